@@ -1,0 +1,38 @@
+# Compiler and linker flags for every target of the project.
+# -ffp-contract=off: the simulator's outputs and the reference kernels must not depend on what the
+# compiler fuses; kernels that want FMA ask for it with an intrinsic.
+add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off
+                    -fno-omit-frame-pointer -ffunction-sections -fdata-sections)
+# Base ISA of everything that is not a kernel; kernels choose by file name (cmake/folders.cmake).
+add_compile_options(-march=x86-64-v2)
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+set(CMAKE_C_FLAGS_RELEASE "-O2 -g1")
+
+find_program(MOLD mold)
+if(MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+add_link_options(-Wl,--gc-sections)
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+if(FATHOM_SANITIZE)
+  add_compile_options(-fsanitize=${FATHOM_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${FATHOM_SANITIZE})
+  add_compile_definitions(FATHOM_SANITIZED=1)
+endif()
+if(FATHOM_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(GTest REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(benchmark QUIET)
+find_package(prometheus-cpp REQUIRED)
