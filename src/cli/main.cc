@@ -1,0 +1,19 @@
+// fathom: one binary, one file per subcommand.
+#include "cli/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"Fathom serves mixture-of-experts language models of the DeepSeek family."};
+  app.name("fathom");
+  app.require_subcommand(1);
+
+  fathom::cli::Outcome outcome;
+  fathom::cli::add_version_command(app, outcome);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : 2;
+  }
+  return outcome.exit_code;
+}
