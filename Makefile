@@ -1,0 +1,69 @@
+# The commands of this repository. `make serve` and `make test` need nothing prepared on a fresh Debian 12.
+.DEFAULT_GOAL := help
+JOBS ?= 2
+PORT ?= 8000
+RELEASE := build/release
+CMAKE := cmake -G Ninja -S .
+
+.PHONY: help setup build serve chat test unit e2e san-short test-san test-slow eval clean
+
+help:
+	@echo "make serve      build what is missing and serve the built-in model on http://127.0.0.1:$(PORT)"
+	@echo "make test       install, build and run every test"
+	@echo "make build      the release binary: $(RELEASE)/fathom"
+	@echo "make chat       talk to the built-in model in this terminal"
+	@echo "make eval       exact-match accuracy of the built-in model on held-out questions"
+	@echo "make test-san   all unit tests under address + undefined, then thread sanitizers"
+	@echo "make test-slow  long fuzzing and big runs"
+
+setup:
+	@tools/setup.sh build
+
+build: setup
+	@[ -e $(RELEASE)/build.ninja ] || $(CMAKE) -B $(RELEASE) -DCMAKE_BUILD_TYPE=Release >/dev/null
+	@ninja -C $(RELEASE) -j$(JOBS) --quiet fathom
+
+serve: build
+	@exec $(RELEASE)/fathom serve --port $(PORT) $(ARGS)
+
+chat: build
+	@exec $(RELEASE)/fathom chat $(ARGS)
+
+unit:
+	@tools/setup.sh test
+	@$(CMAKE) -B $(RELEASE) -DCMAKE_BUILD_TYPE=Release >/dev/null
+	@ninja -C $(RELEASE) -j$(JOBS) --quiet
+	@ctest --test-dir $(RELEASE) --output-on-failure
+
+e2e: build
+	@tools/setup.sh test
+	@build/venv/bin/python -m pytest -q tests/e2e
+
+# A quarter of the unit tests carries most of the lifetime and threading risk; the rest is in test-san.
+SAN_SHORT := base text kv engine
+san-short:
+	@$(CMAKE) -B build/asan -DCMAKE_BUILD_TYPE=Release -DFATHOM_SANITIZE=address,undefined >/dev/null
+	@ninja -C build/asan -j$(JOBS) --quiet $(SAN_SHORT:%=test_%)
+	@ctest --test-dir build/asan --output-on-failure -R '^($(subst $() $(),|,$(SAN_SHORT)))$$'
+
+test: unit e2e san-short
+
+test-san:
+	@tools/setup.sh test
+	@for san in address,undefined thread; do \
+	  dir=build/san-$${san%%,*}; \
+	  $(CMAKE) -B $$dir -DCMAKE_BUILD_TYPE=Release -DFATHOM_SANITIZE=$$san >/dev/null && \
+	  ninja -C $$dir -j$(JOBS) --quiet && ctest --test-dir $$dir --output-on-failure || exit 1; \
+	done
+
+test-slow:
+	@tools/setup.sh slow
+	@tools/fuzz_all.sh 60
+	@FATHOM_SLOW_TESTS=1 ctest --test-dir $(RELEASE) --output-on-failure
+
+eval: build
+	@tools/setup.sh test
+	@tools/run_eval.sh $(ARGS)
+
+clean:
+	@rm -rf build
