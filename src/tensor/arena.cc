@@ -1,0 +1,59 @@
+// Buffers from mmap (large) or the heap (small), and the bump arena.
+#include "tensor/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace fathom {
+
+AlignedBuffer::AlignedBuffer(size_t size_bytes) : size_bytes_(size_bytes) {
+  if (size_bytes == 0) return;
+  if (size_bytes < kHugePageBytes) {
+    const size_t rounded = align_up(size_bytes, kBufferAlignmentBytes);
+    data_ = static_cast<std::byte*>(std::aligned_alloc(kBufferAlignmentBytes, rounded));
+    CHECK_MSG(data_ != nullptr, "out of memory");
+    std::memset(data_, 0, rounded);
+    return;
+  }
+  // One huge page more than needed, so that an aligned start always fits.
+  mapping_bytes_ = align_up(size_bytes, kHugePageBytes) + kHugePageBytes;
+  mapping_ = mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK_MSG(mapping_ != MAP_FAILED, "out of address space");
+  data_ = reinterpret_cast<std::byte*>(align_up(reinterpret_cast<uintptr_t>(mapping_), kHugePageBytes));
+  // Only advice: without huge pages everything works, slower.
+  madvise(data_, align_up(size_bytes, kHugePageBytes), MADV_HUGEPAGE);
+}
+
+AlignedBuffer::~AlignedBuffer() {
+  if (mapping_ != nullptr) {
+    munmap(mapping_, mapping_bytes_);
+  } else {
+    std::free(data_);
+  }
+}
+
+void AlignedBuffer::swap(AlignedBuffer& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  std::swap(mapping_, other.mapping_);
+  std::swap(mapping_bytes_, other.mapping_bytes_);
+}
+
+std::byte* Arena::allocate_bytes(size_t size_bytes) {
+  const size_t rounded = align_up(size_bytes, kBufferAlignmentBytes);
+  CHECK_MSG(rounded >= size_bytes && rounded <= capacity_bytes() - used_bytes_,
+            "arena exhausted: its size must come from the declared maxima");
+  std::byte* piece = buffer_.data() + used_bytes_;
+  used_bytes_ += rounded;
+  high_water_bytes_ = std::max(high_water_bytes_, used_bytes_);
+  return piece;
+}
+
+}  // namespace fathom

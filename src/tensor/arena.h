@@ -1,0 +1,98 @@
+// Memory for weights, KV and activations: 64-byte aligned, zeroed, on huge pages where the kernel gives them.
+// Everything is allocated at start, from declared maxima; running out later is a bug, not a condition.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "tensor/view.h"
+
+namespace fathom {
+
+inline constexpr size_t kBufferAlignmentBytes = 64;
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// Rounds up to a whole number of `unit`s (a power of two).
+constexpr size_t align_up(size_t bytes, size_t unit) { return (bytes + unit - 1) & ~(unit - 1); }
+
+// Owns zeroed memory. From 2 MiB on it is a mapping of its own, aligned to and advised for huge pages: its
+// physical pages appear when first written and go back to the system when the buffer dies.
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(size_t size_bytes);
+  ~AlignedBuffer();
+  AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
+    AlignedBuffer(std::move(other)).swap(*this);
+    return *this;
+  }
+
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  size_t size_bytes() const { return size_bytes_; }
+  bool empty() const { return size_bytes_ == 0; }
+
+  template <typename T>
+  T* as() {
+    return reinterpret_cast<T*>(data_);
+  }
+  template <typename T>
+  const T* as() const {
+    return reinterpret_cast<const T*>(data_);
+  }
+  std::span<std::byte> bytes() { return {data_, size_bytes_}; }
+  std::span<const std::byte> bytes() const { return {data_, size_bytes_}; }
+
+  void swap(AlignedBuffer& other) noexcept;
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_bytes_ = 0;
+  void* mapping_ = nullptr;  // null: from the heap
+  size_t mapping_bytes_ = 0;
+};
+
+// Hands out pieces of one buffer in order; reset() takes all back at once. Not thread-safe. Pieces keep
+// whatever the last user left in them. Needing more than the capacity stops the process: capacities come from
+// limits.
+class Arena {
+ public:
+  explicit Arena(size_t capacity_bytes) : buffer_(align_up(capacity_bytes, kBufferAlignmentBytes)) {}
+
+  size_t capacity_bytes() const { return buffer_.size_bytes(); }
+  size_t used_bytes() const { return used_bytes_; }
+  size_t high_water_bytes() const { return high_water_bytes_; }
+  void reset() { used_bytes_ = 0; }
+
+  // 64-byte aligned.
+  std::byte* allocate_bytes(size_t size_bytes);
+
+  template <typename T>
+  T* allocate(int64_t count) {
+    static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kBufferAlignmentBytes);
+    CHECK(count >= 0);
+    return reinterpret_cast<T*>(allocate_bytes(static_cast<size_t>(count) * sizeof(T)));
+  }
+  template <typename T>
+  MatrixView<T> allocate_matrix(int64_t rows, int64_t cols) {
+    const auto stride = static_cast<int64_t>(
+        align_up(static_cast<size_t>(cols) * sizeof(T), kBufferAlignmentBytes) / sizeof(T));
+    return {allocate<T>(rows * stride), rows, cols, stride};
+  }
+  // What allocate_matrix takes from the capacity; for sizing an arena from maxima.
+  template <typename T>
+  static size_t matrix_bytes(int64_t rows, int64_t cols) {
+    return static_cast<size_t>(rows) * align_up(static_cast<size_t>(cols) * sizeof(T), kBufferAlignmentBytes);
+  }
+
+ private:
+  AlignedBuffer buffer_;
+  size_t used_bytes_ = 0;
+  size_t high_water_bytes_ = 0;
+};
+
+}  // namespace fathom
