@@ -1,0 +1,42 @@
+// Every limit of an engine, checked once at start.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+
+namespace fathom {
+
+struct EngineOptions {
+  int32_t prefill_ep = 1;         // ranks of the prefill engine
+  int32_t decode_ep = 1;          // ranks of the decode engine
+  int32_t redundant_experts = 0;  // extra expert replicas in each engine's EP group
+  bool deterministic = false;     // bit-equal tokens whatever the batch, chunks, ranks and cache; slower
+  int32_t threads = 1;            // thread budget of both engines together; they take turns
+
+  int64_t kv_memory_bytes = int64_t{1} << 30;  // memory of the block pool; holds at least one max_context
+  int32_t max_context = 4096;                  // tokens, prompt + output, of one request
+  int32_t max_running = 64;        // requests being prefilled or decoded at a time, over all ranks
+  int32_t max_queued = 256;        // requests waiting for that; more are refused
+  double queue_seconds_max = 600;  // a request that waited longer ends with kInsufficientResources
+
+  int32_t prefill_chunk_tokens = 512;  // most tokens a rank takes in one prefill step; a multiple of 64
+  // While sequences decode, a prefill step is kept so short that the gap between two of their tokens stays
+  // below decode_gap_ratio_max times a decode step, and below decode_gap_seconds_max; but never under
+  // 64 tokens. The ratio is what holds the 99th percentile of the gaps near the median.
+  double decode_gap_ratio_max = 2.5;
+  double decode_gap_seconds_max = 0.25;
+  // Length a prefill step may reach when nothing decodes: bounds how long a new or cancelled request waits.
+  double prefill_step_seconds_max = 0.5;
+
+  double handover_lease_seconds = 10;  // a hand-over without an answer for so long is given up and replayed
+  double sweep_seconds = 0.05;  // how often deadlines and leases are looked at when nothing else happens
+
+  std::vector<int32_t> eos_token_ids;  // the model's end tokens
+
+  // kInvalidArgument naming the option and its limits.
+  Status validate() const;
+};
+
+}  // namespace fathom
