@@ -1,5 +1,6 @@
 #include "ep/placement.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -27,24 +28,24 @@ Result<LayerPlacement> LayerPlacement::from_slots(int num_experts, std::vector<i
                                                   uint64_t version) {
   LayerPlacement placement;
   placement.version_ = version;
-  placement.begin_.assign(num_experts + 1, 0);
+  placement.num_replicas_.assign(num_experts, 0);
   for (size_t slot = 0; slot < slot_experts.size(); ++slot) {
     const int32_t expert = slot_experts[slot];
     if (expert < 0 || expert >= num_experts) {
       return invalid_argument("placement: slot {} holds expert {}, experts are 0 to {}", slot, expert,
                               num_experts - 1);
     }
-    ++placement.begin_[expert + 1];
+    placement.max_replicas_ = std::max(placement.max_replicas_, ++placement.num_replicas_[expert]);
   }
+  placement.expert_slots_.assign(static_cast<size_t>(num_experts) * placement.max_replicas_, -1);
   for (int expert = 0; expert < num_experts; ++expert) {
-    if (placement.begin_[expert + 1] == 0)
+    if (placement.num_replicas_[expert] == 0)
       return invalid_argument("placement: no slot holds expert {}", expert);
-    placement.begin_[expert + 1] += placement.begin_[expert];
   }
-  placement.slots_.resize(slot_experts.size());
-  std::vector<int32_t> next(placement.begin_.begin(), placement.begin_.end() - 1);
+  std::vector<int32_t> next(num_experts, 0);
   for (size_t slot = 0; slot < slot_experts.size(); ++slot) {
-    placement.slots_[next[slot_experts[slot]]++] = static_cast<int32_t>(slot);
+    const size_t row = static_cast<size_t>(slot_experts[slot]) * placement.max_replicas_;
+    placement.expert_slots_[row + next[slot_experts[slot]]++] = static_cast<int32_t>(slot);
   }
   placement.slot_experts_ = std::move(slot_experts);
   return placement;

@@ -34,20 +34,26 @@ class LayerPlacement {
                                            uint64_t version = 0);
 
   uint64_t version() const { return version_; }
-  int num_experts() const { return static_cast<int>(begin_.size()) - 1; }
+  int num_experts() const { return static_cast<int>(num_replicas_.size()); }
   int num_slots() const { return static_cast<int>(slot_experts_.size()); }
   int32_t expert_of(int slot) const { return slot_experts_[slot]; }
   // The slots that hold `expert`, ascending; never empty.
   std::span<const int32_t> slots_of(int expert) const {
-    return std::span(slots_).subspan(begin_[expert], begin_[expert + 1] - begin_[expert]);
+    return std::span(expert_slots_)
+        .subspan(static_cast<size_t>(expert) * max_replicas_, num_replicas_[expert]);
   }
+  // The same as tables, for the balancer: [experts, max_replicas] padded with -1, and [experts].
+  int max_replicas() const { return max_replicas_; }
+  std::span<const int32_t> expert_slots() const { return expert_slots_; }
+  std::span<const int32_t> num_replicas() const { return num_replicas_; }
 
  private:
   LayerPlacement() = default;
   uint64_t version_ = 0;
+  int max_replicas_ = 0;
   std::vector<int32_t> slot_experts_;  // [slots]
-  std::vector<int32_t> begin_;         // [experts + 1], into slots_
-  std::vector<int32_t> slots_;         // [slots], grouped by expert
+  std::vector<int32_t> expert_slots_;  // [experts, max_replicas_]
+  std::vector<int32_t> num_replicas_;  // [experts]
 };
 
 // All layers as a step sees them.
