@@ -12,5 +12,6 @@ struct Outcome {
 };
 
 void add_version_command(CLI::App& app, Outcome& outcome);
+void add_eplb_command(CLI::App& app, Outcome& outcome);
 
 }  // namespace fathom::cli

@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
 
   fathom::cli::Outcome outcome;
   fathom::cli::add_version_command(app, outcome);
+  fathom::cli::add_eplb_command(app, outcome);
 
   try {
     app.parse(argc, argv);
