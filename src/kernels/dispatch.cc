@@ -1,0 +1,62 @@
+#include "kernels/dispatch.h"
+
+#include <array>
+
+#include "kernels/dispatch_tables.h"
+
+namespace fathom {
+namespace {
+
+using Tables = std::array<KernelTable, kNumIsas>;
+
+Tables make_own_tables() {
+  Tables tables;
+  for (int i = 0; i < kNumIsas; ++i) tables[i].isa = static_cast<Isa>(i);
+  KernelTable& ref = tables[static_cast<int>(Isa::kRef)];
+  add_ref_linear(ref);
+  add_ref_quantize(ref);
+  add_ref_elementwise(ref);
+  add_ref_attention(ref);
+  return tables;
+}
+
+template <typename Entry>
+void inherit(Entry& entry, const Entry& lower) {
+  if (entry == nullptr) entry = lower;
+}
+
+Tables make_complete_tables() {
+  Tables tables = make_own_tables();
+  for (int i = 1; i < kNumIsas; ++i) {
+    KernelTable& table = tables[i];
+    const KernelTable& lower = tables[i - 1];
+    for (int format = 0; format < kNumWeightFormats; ++format)
+      inherit(table.linear[format], lower.linear[format]);
+    inherit(table.mla_absorbed, lower.mla_absorbed);
+    inherit(table.mla_per_head, lower.mla_per_head);
+    inherit(table.quantize_rows, lower.quantize_rows);
+    inherit(table.rms_norm, lower.rms_norm);
+    inherit(table.silu_mul, lower.silu_mul);
+    inherit(table.rope_interleaved, lower.rope_interleaved);
+    inherit(table.add_rows, lower.add_rows);
+    inherit(table.scale_accumulate, lower.scale_accumulate);
+    inherit(table.softmax_row, lower.softmax_row);
+    inherit(table.to_f32, lower.to_f32);
+    inherit(table.from_f32, lower.from_f32);
+  }
+  return tables;
+}
+
+}  // namespace
+
+const KernelTable& own_kernel_table(Isa isa) {
+  static const Tables tables = make_own_tables();
+  return tables[static_cast<int>(isa)];
+}
+
+const KernelTable& kernel_table(Isa isa) {
+  static const Tables tables = make_complete_tables();
+  return tables[static_cast<int>(isa)];
+}
+
+}  // namespace fathom

@@ -1,0 +1,37 @@
+// Which implementation of each op runs. Every instruction set has a table of the ops written for it; the
+// table in use takes each op from the highest level that has it, and is made once. Only this folder's tests
+// and benchmarks need it; others call the ops.
+#pragma once
+
+#include "base/cpu.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/linear.h"
+#include "kernels/quantize.h"
+
+namespace fathom {
+
+// Entries are null where an instruction set has no version of its own.
+struct KernelTable {
+  Isa isa = Isa::kRef;
+  const LinearKernel* linear[kNumWeightFormats] = {};
+  decltype(&fathom::mla_absorbed) mla_absorbed = nullptr;
+  decltype(&fathom::mla_per_head) mla_per_head = nullptr;
+  void (*quantize_rows)(MatrixView<const float>, const Activations&, int64_t, int64_t) = nullptr;
+  decltype(&fathom::rms_norm) rms_norm = nullptr;
+  decltype(&fathom::silu_mul) silu_mul = nullptr;
+  decltype(&fathom::rope_interleaved) rope_interleaved = nullptr;
+  decltype(&fathom::add_rows) add_rows = nullptr;
+  decltype(&fathom::scale_accumulate) scale_accumulate = nullptr;
+  decltype(&fathom::softmax_row) softmax_row = nullptr;
+  decltype(&fathom::to_f32) to_f32 = nullptr;
+  decltype(&fathom::from_f32) from_f32 = nullptr;
+};
+
+// What is written for exactly this instruction set.
+const KernelTable& own_kernel_table(Isa isa);
+// Complete: each op from the highest level up to `isa`.
+const KernelTable& kernel_table(Isa isa);
+inline const KernelTable& active_kernels() { return kernel_table(active_isa()); }
+
+}  // namespace fathom

@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/dispatch_tables.h"
+
+namespace fathom {
+namespace {
+
+void rms_norm_ref(MatrixView<const float> x, const float* gain, float eps, MatrixView<float> y) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    double squares = 0;
+    for (int64_t c = 0; c < x.cols; ++c) squares += static_cast<double>(x.at(r, c)) * x.at(r, c);
+    const float mean = static_cast<float>(squares / static_cast<double>(x.cols));
+    const float factor = 1.0f / std::sqrt(mean + eps);
+    for (int64_t c = 0; c < x.cols; ++c) y.at(r, c) = x.at(r, c) * factor * gain[c];
+  }
+}
+
+void silu_mul_ref(MatrixView<const float> gate, MatrixView<const float> up, MatrixView<float> y) {
+  for (int64_t r = 0; r < y.rows; ++r) {
+    for (int64_t c = 0; c < y.cols; ++c) {
+      const float a = gate.at(r, c);
+      y.at(r, c) = a / (1.0f + std::exp(-a)) * up.at(r, c);
+    }
+  }
+}
+
+void rope_interleaved_ref(MatrixView<float> x, const float* cos_sin) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t i = 0; i < x.cols; i += 2) {
+      const float re = x.at(r, i), im = x.at(r, i + 1);
+      const float cosine = cos_sin[i], sine = cos_sin[i + 1];
+      x.at(r, i) = re * cosine - im * sine;
+      x.at(r, i + 1) = re * sine + im * cosine;
+    }
+  }
+}
+
+void add_rows_ref(MatrixView<const float> x, MatrixView<float> y) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < x.cols; ++c) y.at(r, c) += x.at(r, c);
+  }
+}
+
+void scale_accumulate_ref(float weight, const float* x, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] = std::fma(weight, x[i], y[i]);
+}
+
+void softmax_row_ref(float* x, int64_t n) {
+  const float highest = *std::max_element(x, x + n);
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += x[i] = std::exp(x[i] - highest);
+  const float factor = static_cast<float>(1.0 / sum);
+  for (int64_t i = 0; i < n; ++i) x[i] *= factor;
+}
+
+void to_f32_ref(DType dtype, const void* x, int64_t n, float* y) {
+  switch (dtype) {
+    case DType::kF32:
+      std::memcpy(y, x, static_cast<size_t>(n) * 4);
+      return;
+    case DType::kBf16:
+      for (int64_t i = 0; i < n; ++i) y[i] = bf16_to_f32(static_cast<const Bf16*>(x)[i]);
+      return;
+    case DType::kF16:
+      for (int64_t i = 0; i < n; ++i) y[i] = f16_to_f32(static_cast<const F16*>(x)[i]);
+      return;
+    default:
+      CHECK_MSG(false, "to_f32 takes F32, BF16 and F16");
+  }
+}
+
+void from_f32_ref(const float* x, int64_t n, DType dtype, void* y) {
+  switch (dtype) {
+    case DType::kF32:
+      std::memcpy(y, x, static_cast<size_t>(n) * 4);
+      return;
+    case DType::kBf16:
+      for (int64_t i = 0; i < n; ++i) static_cast<Bf16*>(y)[i] = f32_to_bf16(x[i]);
+      return;
+    case DType::kF16:
+      for (int64_t i = 0; i < n; ++i) static_cast<F16*>(y)[i] = f32_to_f16(x[i]);
+      return;
+    default:
+      CHECK_MSG(false, "from_f32 makes F32, BF16 and F16");
+  }
+}
+
+}  // namespace
+
+void add_ref_elementwise(KernelTable& table) {
+  table.rms_norm = rms_norm_ref;
+  table.silu_mul = silu_mul_ref;
+  table.rope_interleaved = rope_interleaved_ref;
+  table.add_rows = add_rows_ref;
+  table.scale_accumulate = scale_accumulate_ref;
+  table.softmax_row = softmax_row_ref;
+  table.to_f32 = to_f32_ref;
+  table.from_f32 = from_f32_ref;
+}
+
+}  // namespace fathom

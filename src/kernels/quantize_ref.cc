@@ -1,0 +1,61 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/dispatch_tables.h"
+
+namespace fathom {
+namespace {
+
+float max_magnitude(const float* x, int64_t n) {
+  uint32_t bits = 0;
+  for (int64_t i = 0; i < n; ++i) bits = std::max(bits, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
+  return std::bit_cast<float>(bits);
+}
+
+void quantize_block(const float* x, int64_t count, const Activations& out, std::byte* codes, float* scale) {
+  const float amax = max_magnitude(x, count);
+  if (out.format == ActFormat::kInt8) {
+    *scale = amax / 127.0f;
+    const float inverse = amax > 0 ? 127.0f / amax : 0.0f;
+    for (int64_t i = 0; i < count; ++i) {
+      const float code = std::nearbyint(x[i] * inverse);
+      codes[i] = static_cast<std::byte>(std::fabs(code) <= 127.0f ? static_cast<int>(code) : 0);
+    }
+    return;
+  }
+  *scale = (amax < 1e-4f ? 1e-4f : amax) / kFp8E4m3Max;
+  if (out.power_of_two_scales && std::isfinite(*scale)) *scale = std::exp2(std::ceil(std::log2(*scale)));
+  for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<std::byte>(f32_to_fp8_e4m3(x[i] / *scale).bits);
+}
+
+void quantize_row(const float* x, const Activations& out, int64_t r) {
+  std::byte* row = out.row(r);
+  if (out.format == ActFormat::kF32) {
+    std::memcpy(row, x, static_cast<size_t>(out.k) * 4);
+    return;
+  }
+  if (out.format == ActFormat::kBf16) {
+    auto* codes = reinterpret_cast<Bf16*>(row);
+    for (int64_t k = 0; k < out.k; ++k) codes[k] = f32_to_bf16(x[k]);
+    if (out.k % 2 == 1) codes[out.k] = Bf16{0};
+    return;
+  }
+  for (int64_t k = 0; k < out.k; k += kScaleBlock) {
+    const int64_t count = std::min(kScaleBlock, out.k - k);
+    std::memset(row + k, 0, kScaleBlock);
+    quantize_block(x + k, count, out, row + k, out.row_scales(r) + k / kScaleBlock);
+  }
+}
+
+void quantize_rows_ref(MatrixView<const float> x, const Activations& out, int64_t row_begin,
+                       int64_t row_end) {
+  for (int64_t r = row_begin; r < row_end; ++r) quantize_row(x.row(r), out, r);
+}
+
+}  // namespace
+
+void add_ref_quantize(KernelTable& table) { table.quantize_rows = quantize_rows_ref; }
+
+}  // namespace fathom
