@@ -1,0 +1,88 @@
+#include "text/output_pipeline.h"
+
+#include <utility>
+
+#include "text/utf8.h"
+
+namespace fathom {
+
+OutputPipeline::OutputPipeline(Tokenizer tokenizer, OutputOptions options)
+    : options_(std::move(options)),
+      detokenizer_(std::move(tokenizer), options_.skip_special_tokens),
+      reasoning_parser_(options_.starts_in_reasoning),
+      stop_matcher_(options_.stop) {}
+
+std::vector<OutputEvent> OutputPipeline::push(int32_t id) { return push_token(id, /*is_silent=*/false); }
+
+std::vector<OutputEvent> OutputPipeline::push_silent(int32_t id) {
+  return push_token(id, /*is_silent=*/true);
+}
+
+std::vector<OutputEvent> OutputPipeline::push_token(int32_t id, bool is_silent) {
+  if (finished_) return {};
+  OutputToken token{.index = num_tokens_, .id = id, .text_offset = num_characters_};
+  const bool began_inside = options_.parse_reasoning && reasoning_parser_.in_reasoning();
+  if (!is_silent) {
+    std::string text;
+    detokenizer_.push(id, text);
+    split(text);
+  }
+  token.is_reasoning = began_inside || (options_.parse_reasoning && reasoning_parser_.in_reasoning());
+  ++num_tokens_;
+  if (token.is_reasoning) ++num_reasoning_tokens_;
+  new_tokens_.push_back(token);
+
+  std::vector<OutputEvent> events = take_events();
+  if (stop_matcher_.matched()) add_finish(events, "stop");
+  return events;
+}
+
+void OutputPipeline::split(std::string_view text) {
+  num_characters_ += static_cast<int64_t>(count_code_points(text));
+  if (!options_.parse_reasoning) {
+    stop_matcher_.push(text, new_content_);
+    return;
+  }
+  std::string content;
+  reasoning_parser_.push(text, new_reasoning_, content);
+  stop_matcher_.push(content, new_content_);
+}
+
+std::vector<OutputEvent> OutputPipeline::finish(std::string_view reason) {
+  if (finished_) return {};
+  std::string text;
+  detokenizer_.flush(text);
+  split(text);
+  if (options_.parse_reasoning) {
+    std::string content;
+    reasoning_parser_.flush(new_reasoning_, content);
+    stop_matcher_.push(content, new_content_);
+  }
+  if (!stop_matcher_.matched()) stop_matcher_.flush(new_content_);
+  std::vector<OutputEvent> events = take_events();
+  add_finish(events, stop_matcher_.matched() ? "stop" : reason);
+  return events;
+}
+
+std::vector<OutputEvent> OutputPipeline::take_events() {
+  std::vector<OutputEvent> events;
+  const auto take = [&](OutputEvent::Kind kind, std::string& text, std::string& all) {
+    if (text.empty()) return;
+    all.append(text);
+    events.push_back(
+        {.kind = kind, .text = std::exchange(text, {}), .tokens = std::exchange(new_tokens_, {})});
+  };
+  take(OutputEvent::Kind::kReasoning, new_reasoning_, reasoning_);
+  take(OutputEvent::Kind::kContent, new_content_, content_);
+  return events;
+}
+
+void OutputPipeline::add_finish(std::vector<OutputEvent>& events, std::string_view reason) {
+  finished_ = true;
+  OutputEvent event{.kind = OutputEvent::Kind::kFinish, .finish_reason = std::string(reason)};
+  if (stop_matcher_.matched()) event.stop_string = stop_matcher_.matched_stop();
+  event.tokens = std::exchange(new_tokens_, {});
+  events.push_back(std::move(event));
+}
+
+}  // namespace fathom

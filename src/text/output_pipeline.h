@@ -1,0 +1,93 @@
+// The one path from sampled tokens to what a client sees, one per choice:
+//   ids -> bytes -> whole UTF-8 characters -> reasoning and content -> stop strings (in content) -> events
+// It does no I/O and knows no clock. How the same tokens are spread over calls changes nothing in the
+// concatenation of the events.
+//
+// Stop strings are looked for in the content only: a client writes them against the answer that it sees, and
+// a "\n" that also ended the model's reasoning would leave no answer at all. Without a reasoning parser
+// (plain completions) all text is content.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/detokenizer.h"
+#include "text/reasoning_parser.h"
+#include "text/stop_matcher.h"
+#include "text/tokenizer.h"
+
+namespace fathom {
+
+struct OutputOptions {
+  std::vector<std::string> stop;     // stop strings, none of them empty
+  bool parse_reasoning = false;      // off: <think> is text like any other
+  bool starts_in_reasoning = false;  // RenderedPrompt::starts_in_reasoning; with parse_reasoning only
+  bool skip_special_tokens = true;   // tokens marked special add no text
+};
+
+// One sampled token, in order; index n is the n-th push. Log-probabilities are looked up by it.
+struct OutputToken {
+  int64_t index = 0;
+  int32_t id = 0;
+  // Characters (code points) of the whole output text before this token's first one; the text is what the
+  // tokens spell, tags and stop strings included.
+  int64_t text_offset = 0;
+  bool is_reasoning = false;
+};
+
+struct OutputEvent {
+  enum class Kind { kReasoning, kContent, kFinish };
+  Kind kind = Kind::kContent;
+  std::string text;                 // never empty for the two text kinds, empty for kFinish
+  std::string finish_reason;        // kFinish: "stop" after a stop string, else what finish() was given
+  std::string stop_string;          // kFinish: the stop string that was met, if one was
+  std::vector<OutputToken> tokens;  // the tokens pushed since the last event
+};
+
+class OutputPipeline {
+ public:
+  OutputPipeline(Tokenizer tokenizer, OutputOptions options);
+
+  // One sampled token. kFinish comes last, if a stop string is complete; later calls return nothing.
+  std::vector<OutputEvent> push(int32_t id);
+  // The same for a token that only ends the text (EOS, a stop token id): it counts but adds no text.
+  std::vector<OutputEvent> push_silent(int32_t id);
+  // No token follows. Gives out everything held back, then kFinish; nothing if that has been given already.
+  std::vector<OutputEvent> finish(std::string_view reason);
+
+  bool finished() const { return finished_; }
+  // Tokens pushed before the finish, the one that completed a stop string included.
+  int64_t num_completion_tokens() const { return num_tokens_; }
+  // Of these, the ones that began or ended inside reasoning, the tags included.
+  int64_t num_reasoning_tokens() const { return num_reasoning_tokens_; }
+  // All text given out so far.
+  const std::string& reasoning() const { return reasoning_; }
+  const std::string& content() const { return content_; }
+
+ private:
+  std::vector<OutputEvent> push_token(int32_t id, bool is_silent);
+  // Sends decoded text on, then makes events of what comes out at the end.
+  void split(std::string_view text);
+  std::vector<OutputEvent> take_events();
+  void add_finish(std::vector<OutputEvent>& events, std::string_view reason);
+
+  OutputOptions options_;
+  Detokenizer detokenizer_;
+  ReasoningParser reasoning_parser_;
+  StopMatcher stop_matcher_;
+
+  std::string new_reasoning_;  // decided, not given out yet
+  std::string new_content_;
+  std::vector<OutputToken> new_tokens_;
+  std::string reasoning_;
+  std::string content_;
+  int64_t num_tokens_ = 0;
+  int64_t num_reasoning_tokens_ = 0;
+  int64_t num_characters_ = 0;  // decoded so far
+  bool finished_ = false;
+};
+
+}  // namespace fathom

@@ -1,0 +1,42 @@
+#include "text/text_assets.h"
+
+#include <filesystem>
+#include <fstream>
+
+namespace fathom {
+namespace {
+
+Result<std::string> read_file(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto size_bytes = std::filesystem::file_size(path, error);
+  if (error) return invalid_argument("{}: {}", path.string(), error.message());
+  if (size_bytes > kAssetBytesMax) {
+    return invalid_argument("{}: {} bytes; the limit is {}", path.string(), size_bytes, kAssetBytesMax);
+  }
+  std::string bytes(size_bytes, '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(bytes.data(), static_cast<std::streamsize>(size_bytes))) {
+    return invalid_argument("{}: cannot be read", path.string());
+  }
+  return bytes;
+}
+
+Result<std::string> read_optional(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::string();
+  return read_file(path);
+}
+
+}  // namespace
+
+Result<TextAssets> read_text_assets(const std::string& folder) {
+  const std::filesystem::path dir(folder);
+  TextAssets assets;
+  assets.source = folder;
+  ASSIGN_OR_RETURN(assets.tokenizer_json, read_file(dir / "tokenizer.json"));
+  ASSIGN_OR_RETURN(assets.tokenizer_config_json, read_optional(dir / "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(assets.chat_template_jinja, read_optional(dir / "chat_template.jinja"));
+  return assets;
+}
+
+}  // namespace fathom

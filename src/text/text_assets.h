@@ -1,0 +1,24 @@
+// The files of a Hugging Face folder that text/ needs, as bytes: read from disk here, or taken from a model
+// that is built into the binary.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace fathom {
+
+struct TextAssets {
+  std::string source;                 // the folder, or a label; put before every error message
+  std::string tokenizer_json;         // required
+  std::string tokenizer_config_json;  // empty: no special ids, no BOS habit, no chat template
+  std::string chat_template_jinja;    // empty: the one in tokenizer_config.json
+};
+
+// A larger file is refused unread.
+inline constexpr size_t kAssetBytesMax = size_t{256} << 20;
+
+// Reads tokenizer.json, and tokenizer_config.json and chat_template.jinja where they exist.
+Result<TextAssets> read_text_assets(const std::string& folder);
+
+}  // namespace fathom
