@@ -22,7 +22,7 @@ struct SamplingParams {
   float frequency_penalty = 0;   // [-2, 2]; the same, times how often
   float repetition_penalty = 1;  // (0, 10]; divides positive, multiplies negative logits of tokens seen in
                                  // the prompt or generated; 1: off
-  uint64_t seed = 0;                                  // the API draws one when the client names none
+  uint64_t seed = 0;             // the API draws one when the client names none
   std::vector<std::pair<int32_t, float>> logit_bias;  // distinct ids below the vocabulary's size, [-100, 100]
   int32_t num_logprobs =
       -1;  // -1: none; 0: of the sampled token only; up to kMaxLogprobs: of the likeliest too
