@@ -5,9 +5,10 @@
 # Files are found by pattern, so a file that is in no target cannot exist.
 
 set(FATHOM_ISA_avx2 -mavx2 -mfma -mf16c)
-set(FATHOM_ISA_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c)
+# g++ 12 warns of the undefined registers inside its own AVX-512 header.
+set(FATHOM_ISA_avx512 -Wno-uninitialized -Wno-maybe-uninitialized -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c)
 set(FATHOM_ISA_vnni ${FATHOM_ISA_avx512} -mavx512vnni)
-set(FATHOM_ISA_bf16 ${FATHOM_ISA_vnni} -mavx512bf16)
+set(FATHOM_ISA_bf16 ${FATHOM_ISA_vnni} -mavx512bf16 -mavx512vbmi)
 
 function(fathom_isa_flags)
   foreach(file ${ARGN})

@@ -29,7 +29,7 @@ Isa detect_isa() {
     return Isa::kAvx2;
   }
   if (!__builtin_cpu_supports("avx512vnni")) return Isa::kAvx512;
-  if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512Vnni;
+  if (!(__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi"))) return Isa::kAvx512Vnni;
   return Isa::kAvx512Bf16;
 }
 

@@ -14,7 +14,7 @@ enum class Isa {
   kAvx2,        // AVX2 + FMA + F16C
   kAvx512,      // AVX-512 F/BW/DQ/VL
   kAvx512Vnni,  // + VNNI (int8 dot products)
-  kAvx512Bf16,  // + BF16 dot products
+  kAvx512Bf16,  // + BF16 dot products and VBMI byte permutations (Zen 4, Sapphire Rapids; not Cooper Lake)
 };
 inline constexpr int kNumIsas = 5;
 

@@ -17,6 +17,7 @@ Tables make_own_tables() {
   add_ref_quantize(ref);
   add_ref_elementwise(ref);
   add_ref_attention(ref);
+  add_bf16_linear(tables[static_cast<int>(Isa::kAvx512Bf16)]);
   return tables;
 }
 

@@ -9,5 +9,6 @@ void add_ref_linear(KernelTable& table);
 void add_ref_quantize(KernelTable& table);
 void add_ref_elementwise(KernelTable& table);
 void add_ref_attention(KernelTable& table);
+void add_bf16_linear(KernelTable& table);
 
 }  // namespace fathom

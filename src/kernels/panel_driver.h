@@ -1,0 +1,112 @@
+// The loops around every linear micro-kernel: rows in blocks, K in blocks, panels of 32 outputs.
+// Included by instruction-set files only. Everything is in an unnamed namespace so that each file gets its
+// own copy, compiled for its own instruction set: the linker must never merge them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/panel_layout.h"
+
+#if defined(__clang__)
+#define FATHOM_UNROLL _Pragma("unroll")
+#else
+#define FATHOM_UNROLL _Pragma("GCC unroll 32")
+#endif
+#define FATHOM_INLINE inline __attribute__((always_inline))
+
+namespace fathom {
+namespace {
+
+// One block of rows against one panel over [k, k + k_count): c[r, 0..32) (+)= Σ a[r, ·] · w[·].
+struct MicroArgs {
+  const std::byte* a;  // row 0 at the first element
+  int64_t a_stride;    // bytes
+  const std::byte* w;  // the panel at the first element
+  int64_t k_count;     // a multiple of 128, or up to the end of K
+  float* c;
+  int64_t c_stride;       // elements
+  bool first;             // c starts at zero
+  const float* x_scales;  // FP8, INT8: of the first 128 of K; one more per 128
+  int64_t x_scale_stride;
+  const float* w_scales;  // FP8
+  const int32_t* x_sums;  // INT8, INT4: what the kernel's prepare left for row 0
+  int64_t x_sum_stride;
+};
+
+using MicroKernel = void (*)(const MicroArgs&);
+
+FATHOM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// A kernel K has:
+//   kFormat; kMaxRows (rows of the largest block); kKBlock (most of K at a time when there are several blocks
+//   of rows); kGroupRows (rows prepared at a time, a multiple of kMaxRows); micro[rows - 1];
+//   Scratch: what prepare fills; prepare(x, row, rows, k, k_count, scratch, args) sets args.a and a_stride,
+//   or x_sums and x_sum_stride, for `rows` rows; max_k(rows): the most of K the scratch takes for that many
+//   rows.
+template <typename K>
+void run_panel(const MicroArgs& base, int64_t rows, const PackedWeight& w, int64_t panel, MatrixView<float> y,
+               int64_t row) {
+  const int64_t columns = smaller(kLinearTileN, w.n - panel * kLinearTileN);
+  alignas(64) float edge[K::kMaxRows * kLinearTileN];
+  const int64_t blocks = (rows + K::kMaxRows - 1) / K::kMaxRows;
+  int64_t done = 0;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t count = (rows - done + blocks - b - 1) / (blocks - b);
+    MicroArgs args = base;
+    args.a += done * base.a_stride;
+    if (base.x_scales != nullptr) args.x_scales += done * base.x_scale_stride;
+    if (base.x_sums != nullptr) args.x_sums += done * base.x_sum_stride;
+    float* out = y.row(row + done) + panel * kLinearTileN;
+    if (columns == kLinearTileN) {
+      args.c = out;
+      args.c_stride = y.stride;
+      K::micro[count - 1](args);
+    } else {
+      args.c = edge;
+      args.c_stride = kLinearTileN;
+      for (int64_t r = 0; r < count && !args.first; ++r) {
+        for (int64_t c = 0; c < columns; ++c) edge[r * kLinearTileN + c] = out[r * y.stride + c];
+      }
+      K::micro[count - 1](args);
+      for (int64_t r = 0; r < count; ++r) {
+        for (int64_t c = 0; c < columns; ++c) out[r * y.stride + c] = edge[r * kLinearTileN + c];
+      }
+    }
+    done += count;
+  }
+}
+
+template <typename K>
+void run_panels(const Activations& x, const PackedWeight& w, const LinearTile& tile, MatrixView<float> y) {
+  typename K::Scratch scratch;
+  const int64_t rows = tile.row_end - tile.row_begin;
+  const int64_t group_rows = smaller(rows, K::kGroupRows);
+  int64_t k_block = rows > K::kMaxRows ? smaller(w.k, K::kKBlock) : w.k;
+  k_block = smaller(k_block, K::max_k(group_rows));
+  const int64_t bytes = panel_bytes(K::kFormat, w.k);
+  const int64_t scale_cols = ceil_div(w.k, kScaleBlock);
+  const auto* w_scales = reinterpret_cast<const float*>(w.data + panel_scales_at(w.n, w.k));
+  for (int64_t k = 0; k < w.k; k += k_block) {
+    for (int64_t row = tile.row_begin; row < tile.row_end; row += group_rows) {
+      const int64_t count = smaller(group_rows, tile.row_end - row);
+      MicroArgs args{};
+      args.k_count = smaller(k_block, w.k - k);
+      args.first = k == 0;
+      if (x.scales != nullptr) {
+        args.x_scales = x.row_scales(row) + k / kScaleBlock;
+        args.x_scale_stride = x.scale_stride;
+      }
+      K::prepare(x, row, count, k, args.k_count, scratch, args);
+      const int64_t last = ceil_div(tile.n_end, kLinearTileN);
+      for (int64_t panel = tile.n_begin / kLinearTileN; panel < last; ++panel) {
+        args.w = w.data + panel * bytes + panel_offset(K::kFormat, k);
+        if (K::kFormat == WeightFormat::kFp8) args.w_scales = w_scales + panel * scale_cols + k / kScaleBlock;
+        run_panel<K>(args, count, w, panel, y, row);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom
