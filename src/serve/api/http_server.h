@@ -1,0 +1,91 @@
+// HTTP/1.1 with streaming answers. Beast and Asio end in http_server.cc; the rest of the API sees requests,
+// answers and one object per exchange.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace fathom::serve {
+
+// Every limit of the listener. Reaching one is a defined answer (in brackets).
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;  // 0: any free port, see HttpServer::port()
+  int connections_max = 4096;                              // [the connection is closed at once]
+  size_t header_bytes_max = 64 << 10;                      // [431]
+  size_t body_bytes_max = 32 << 20;                        // [413]
+  std::chrono::milliseconds header_timeout_max{10'000};    // from accept or the end of the last answer's request [408]
+  std::chrono::milliseconds idle_timeout_max{75'000};      // a kept-alive connection without a request [closed]
+  std::chrono::milliseconds body_timeout_max{60'000};      // [408]
+  std::chrono::milliseconds write_stall_max{30'000};       // the client reads nothing [aborted]
+  size_t unsent_bytes_max = 4 << 20;                       // bytes queued for one connection [aborted]
+};
+
+struct HttpRequest {
+  std::string method;
+  std::string path;  // without the query
+  std::string query;
+  std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+  std::string body;
+
+  std::string_view header(std::string_view lower_name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;
+};
+
+// One request and its answer. All methods are thread-safe; after the client is gone they do nothing.
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+  virtual const HttpRequest& request() const = 0;
+
+  // Exactly one of: respond(), or begin_stream() then write()* then finish().
+  virtual void respond(HttpResponse response) = 0;
+  virtual void begin_stream(std::string content_type,
+                            std::vector<std::pair<std::string, std::string>> headers) = 0;
+  virtual void write(std::string bytes) = 0;
+  virtual void finish() = 0;
+
+  // Bytes accepted by write() that the socket has not taken yet: a slow client shows here.
+  virtual size_t unsent_bytes() const = 0;
+  // Called once, on the listener's thread, if the client leaves or is cut off before the answer is complete.
+  // Called at once when that has already happened.
+  virtual void on_gone(std::function<void()> callback) = 0;
+  // Called on the listener's thread whenever everything written so far has reached the socket.
+  virtual void on_drained(std::function<void()> callback) = 0;
+  virtual bool gone() const = 0;
+};
+
+using HttpHandler = std::function<void(std::shared_ptr<HttpExchange>)>;
+
+// Runs one thread for sockets and `worker_threads` for handlers (parsing, templates, tokenising).
+class HttpServer {
+ public:
+  // Binds and starts; INVALID_ARGUMENT when the address cannot be parsed, UNAVAILABLE when it cannot be bound.
+  static Result<std::unique_ptr<HttpServer>> start(const HttpOptions& options, int worker_threads,
+                                                   HttpHandler handler);
+  virtual ~HttpServer() = default;
+
+  virtual uint16_t port() const = 0;
+  // Runs fn on a worker thread, or on the socket thread after a delay. Dropped after shutdown.
+  virtual void post(std::function<void()> fn) = 0;
+  virtual void post_after(std::chrono::milliseconds delay, std::function<void()> fn) = 0;
+  // Stops accepting and closes idle connections; answers in flight go on.
+  virtual void stop_accepting() = 0;
+  virtual int num_connections() const = 0;
+};
+
+}  // namespace fathom::serve
