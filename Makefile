@@ -37,7 +37,7 @@ unit:
 
 e2e: build
 	@tools/setup.sh test
-	@build/venv/bin/python -m pytest -q tests/e2e
+	@build/venv/bin/python -m pytest -q tests/tidy tests/e2e
 
 # A quarter of the unit tests carries most of the lifetime and threading risk; the rest is in test-san.
 SAN_SHORT := base text kv engine

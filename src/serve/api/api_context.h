@@ -1,0 +1,47 @@
+// What every handler of the API may use. One per process; members outlive all requests.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "serve/api/admission.h"
+#include "serve/api/http_server.h"
+#include "serve/api/metrics.h"
+#include "serve/api/request.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace fathom::serve {
+
+struct ApiOptions {
+  std::string served_model_name;
+  std::string system_fingerprint;                        // the model fingerprint's first digits
+  std::chrono::milliseconds keep_alive_interval{5'000};  // `: keep-alive` on streams that are silent
+  // A stream whose engine has shown no progress for so long ends with an error instead of more keep-alives.
+  std::chrono::milliseconds stall_max{30'000};
+  // /health answers 503 when the engine has not come round for so long.
+  std::chrono::milliseconds health_stall_max{5'000};
+  std::chrono::milliseconds request_timeout_max{30 * 60'000};  // submission to last token
+  // Above this many unsent bytes a stream's deltas are merged instead of sent one by one.
+  size_t coalesce_bytes = 64 << 10;
+};
+
+struct ApiContext {
+  const ApiOptions options;
+  const RequestLimits limits;
+  const ApiKeys keys;
+  const Tokenizer& tokenizer;
+  const ChatTemplate& chat_template;
+  Engine& engine;
+  const Clock& clock;
+  Admission& admission;
+  ApiMetrics& metrics;
+  std::atomic<bool> ready{false};     // warmed up and not draining
+  std::atomic<uint64_t> next_id{0};   // of responses; starts at a random number
+  HttpServer* http = nullptr;         // set before the first request
+};
+
+}  // namespace fathom::serve

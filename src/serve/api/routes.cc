@@ -1,0 +1,140 @@
+#include "serve/api/routes.h"
+
+#include "base/log.h"
+
+namespace fathom::serve {
+namespace {
+
+struct Route {
+  std::string_view method;
+  std::string_view path;  // under /v1 and under /; a trailing '/' takes one more path segment
+  bool needs_key;
+  void (*handler)(ApiContext&, ApiCall);
+};
+
+constexpr Route kRoutes[] = {
+    {"POST", "/chat/completions", true, handle_chat_completions},
+    {"POST", "/completions", true, handle_completions},
+    {"POST", "/tokenize", true, handle_tokenize},
+    {"POST", "/detokenize", true, handle_detokenize},
+    {"GET", "/models", true, handle_models},
+    {"GET", "/models/", true, handle_model},
+    {"GET", "/health", false, handle_health},
+    {"GET", "/ready", false, handle_ready},
+    {"GET", "/metrics", false, handle_metrics},
+};
+
+bool matches(const Route& route, std::string_view path, std::string& tail) {
+  if (route.path.back() != '/') return path == route.path;
+  if (path.substr(0, route.path.size()) != route.path || path.size() == route.path.size()) return false;
+  tail = path.substr(route.path.size());
+  return true;
+}
+
+// Passes everything on and reports status and duration once, when the answer is complete or the client left.
+class ObservedExchange final : public HttpExchange, public std::enable_shared_from_this<ObservedExchange> {
+ public:
+  ObservedExchange(ApiContext& context, std::shared_ptr<HttpExchange> inner, std::string_view route)
+      : context_(context), inner_(std::move(inner)), route_(route), start_(context.clock.now()) {}
+  ~ObservedExchange() override {
+    // Neither answered nor left: only a handler that forgot its request ends here.
+    if (!done_.load()) observe(inner_->gone() ? 499 : 500);
+  }
+
+  const HttpRequest& request() const override { return inner_->request(); }
+  void respond(HttpResponse response) override {
+    observe(response.status);
+    inner_->respond(std::move(response));
+  }
+  void begin_stream(std::string type, std::vector<std::pair<std::string, std::string>> headers) override {
+    inner_->begin_stream(std::move(type), std::move(headers));
+  }
+  void write(std::string bytes) override { inner_->write(std::move(bytes)); }
+  void finish() override {
+    observe(200);
+    inner_->finish();
+  }
+  size_t unsent_bytes() const override { return inner_->unsent_bytes(); }
+  bool gone() const override { return inner_->gone(); }
+  void on_drained(std::function<void()> callback) override { inner_->on_drained(std::move(callback)); }
+  void on_gone(std::function<void()> callback) override {
+    inner_->on_gone([weak = weak_from_this(), callback = std::move(callback)] {
+      if (auto self = weak.lock()) {
+        self->context_.metrics.count_disconnect();
+        self->observe(499);  // as nginx writes it: the client closed the request
+      }
+      callback();
+    });
+  }
+
+ private:
+  void observe(int status) {
+    if (done_.exchange(true)) return;
+    context_.metrics.observe_http(route_, status, to_seconds(context_.clock.now() - start_));
+  }
+
+  ApiContext& context_;
+  const std::shared_ptr<HttpExchange> inner_;
+  const std::string_view route_;
+  const TimePoint start_;
+  std::atomic<bool> done_{false};
+};
+
+void refuse(ApiContext& context, const std::shared_ptr<HttpExchange>& exchange, std::string_view route,
+            const ApiError& error) {
+  HttpResponse response = error_response(error);
+  context.metrics.observe_http(route, response.status, 0);
+  exchange->respond(std::move(response));
+}
+
+}  // namespace
+
+void route_request(ApiContext& context, std::shared_ptr<HttpExchange> exchange) {
+  const HttpRequest& request = exchange->request();
+  std::string_view path = request.path;
+  if (path.substr(0, 4) == "/v1/") path.remove_prefix(3);
+
+  std::string allowed;
+  for (const Route& route : kRoutes) {
+    ApiCall call;
+    if (!matches(route, path, call.path_tail)) continue;
+    const bool head_as_get = request.method == "HEAD" && route.method == "GET";
+    if (request.method != route.method && !head_as_get) {
+      allowed = route.method;
+      continue;
+    }
+    if (route.needs_key) {
+      auto tenant = context.keys.authenticate(request.header("authorization"));
+      if (!tenant.ok()) return refuse(context, exchange, route.path, tenant.error());
+      call.tenant = std::move(tenant.value());
+    }
+    call.http = std::make_shared<ObservedExchange>(context, std::move(exchange), route.path);
+    return route.handler(context, std::move(call));
+  }
+
+  ApiError error;
+  if (!allowed.empty()) {
+    error = ApiError{.http_status = 405,
+                     .message = fmt::format("{} is not allowed on {}; use {}", request.method, request.path, allowed),
+                     .code = "method_not_allowed"};
+  } else {
+    error = ApiError{.http_status = 404,
+                     .message = fmt::format("no such path: {} {}", request.method, request.path),
+                     .code = "not_found"};
+  }
+  HttpResponse response = error_response(error);
+  if (!allowed.empty()) response.headers.emplace_back("Allow", allowed);
+  context.metrics.observe_http("other", response.status, 0);
+  exchange->respond(std::move(response));
+}
+
+std::optional<ApiError> check_model(const ApiContext& context, const std::string& model) {
+  if (model.empty() || model == context.options.served_model_name) return std::nullopt;
+  return ApiError{.http_status = 404,
+                  .message = fmt::format("the model '{}' does not exist; this server serves '{}'", model,
+                                         context.options.served_model_name),
+                  .param = "model",
+                  .code = "model_not_found"};
+}
+
+}  // namespace fathom::serve

@@ -1,0 +1,36 @@
+// The method table: every operation of the API, once. Logging, metrics, authentication and errors are added here,
+// around all of them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "serve/api/api_context.h"
+
+namespace fathom::serve {
+
+// One request on its way through a handler.
+struct ApiCall {
+  std::shared_ptr<HttpExchange> http;
+  std::string tenant;  // the API key's name
+  std::string path_tail;  // what follows a route that ends in '/'
+};
+
+// Answers or refuses one request. Runs on a worker thread.
+void route_request(ApiContext& context, std::shared_ptr<HttpExchange> exchange);
+
+// The operations, a file each.
+void handle_chat_completions(ApiContext& context, ApiCall call);
+void handle_completions(ApiContext& context, ApiCall call);
+void handle_tokenize(ApiContext& context, ApiCall call);
+void handle_detokenize(ApiContext& context, ApiCall call);
+void handle_models(ApiContext& context, ApiCall call);
+void handle_model(ApiContext& context, ApiCall call);
+void handle_health(ApiContext& context, ApiCall call);
+void handle_ready(ApiContext& context, ApiCall call);
+void handle_metrics(ApiContext& context, ApiCall call);
+
+// 404 when a request names another model than the served one; an empty name is the served one.
+std::optional<ApiError> check_model(const ApiContext& context, const std::string& model);
+
+}  // namespace fathom::serve

@@ -1,0 +1,112 @@
+"""The rules of the tree that a compiler does not check: folder order, forbidden calls, file length, layout."""
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SRC = ROOT / "src"
+FOLDERS = "base text tensor kernels transport kv ep balance model engine cluster sim serve cli".split()
+SOURCES = sorted(p for p in SRC.rglob("*") if p.suffix in (".cc", ".h"))
+
+# The few back-end files outside base/, serve/ and cli/ that may touch a clock, a socket, a file or a thread.
+BACK_END_FILES = {
+    "tensor/model_source.cc": "maps checkpoint files",
+    "tensor/arena.cc": "asks the system for huge pages",
+    "text/text_assets.cc": "reads tokenizer files",
+}
+FREE_FOLDERS = {"base", "serve", "cli"}
+FORBIDDEN = {
+    r"\bstd::(?:this_thread|thread|jthread|async)\b": "threads",
+    r"\b(?:steady_clock|system_clock|high_resolution_clock)::now\b": "the clock",
+    r"\b(?:gettimeofday|clock_gettime|time)\s*\(\s*(?:NULL|nullptr|&|CLOCK)": "the clock",
+    r"\b(?:rand|srand|random_device|mt19937)\b": "random numbers",
+    r"\bstd::(?:ifstream|ofstream|fstream|filesystem)\b": "files",
+    r"\b(?:fopen|::open|::socket|::connect|mmap)\s*\(": "files or sockets",
+    r"\bstd::shuffle\b": "std::shuffle (differs between libraries)",
+}
+
+
+def rel(path):
+    return path.relative_to(SRC).as_posix()
+
+
+def is_test(path):
+    return re.search(r"_(test|bench|fuzz)\.cc$", path.name) or "test_" in path.name
+
+
+def code_lines(path):
+    """Lines without comments and string literals."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        yield number, re.sub(r'"(?:\\.|[^"\\])*"', '""', line).split("//")[0]
+
+
+def test_a_folder_includes_only_folders_above_it():
+    wrong = []
+    for path in SOURCES:
+        folder = rel(path).split("/")[0]
+        for match in re.finditer(r'^#include "([^"]+)"', path.read_text(), re.M):
+            target = match.group(1).split("/")[0]
+            if target in FOLDERS and FOLDERS.index(target) > FOLDERS.index(folder):
+                wrong.append(f"{rel(path)} includes {match.group(1)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_file_lies_in_a_known_folder():
+    unknown = [rel(p) for p in SOURCES if rel(p).split("/")[0] not in FOLDERS]
+    assert not unknown, unknown
+
+
+@pytest.mark.parametrize("pattern", FORBIDDEN)
+def test_outside_the_wiring_no_clock_random_thread_socket_or_file(pattern):
+    wrong = []
+    for path in SOURCES:
+        name = rel(path)
+        if name.split("/")[0] in FREE_FOLDERS or name in BACK_END_FILES or is_test(path):
+            continue
+        for number, line in code_lines(path):
+            if re.search(pattern, line):
+                wrong.append(f"src/{name}:{number}: {FORBIDDEN[pattern]}: {line.strip()}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_back_end_list_names_only_files_that_exist():
+    gone = [name for name in BACK_END_FILES if not (SRC / name).exists()]
+    assert not gone, gone
+
+
+def test_every_header_is_included_somewhere():
+    text = {p: p.read_text() for p in SOURCES}
+    dead = []
+    for header in (p for p in SOURCES if p.suffix == ".h"):
+        needle = f'#include "{rel(header)}"'
+        if not any(needle in body for p, body in text.items() if p != header):
+            dead.append(rel(header))
+    assert not dead, dead
+
+
+def test_files_fit_the_house_limit():
+    long = [f"src/{rel(p)}: {n} lines" for p in SOURCES if (n := len(p.read_text().splitlines())) > 640]
+    assert not long, "\n".join(long)
+
+
+def test_every_file_says_what_it_is_for():
+    silent = [rel(p) for p in SOURCES
+              if p.suffix == ".h" and not p.read_text().lstrip().startswith("//")]
+    assert not silent, silent
+
+
+def test_no_unfinished_marks_and_no_machine_paths():
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|/work/|/root/")
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    wrong = []
+    for name in files:
+        path = ROOT / name
+        if not name or path.suffix not in (".cc", ".h", ".py", ".sh", ".rs", ".cmake", ".toml", ".md", ".txt") \
+                or path == pathlib.Path(__file__).resolve() or not path.is_file():
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if marks.search(line):
+                wrong.append(f"{name}:{number}: {line.strip()[:100]}")
+    assert not wrong, "\n".join(wrong)
