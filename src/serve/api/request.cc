@@ -111,13 +111,14 @@ void read_response_format(ObjectReader& reader) {
 void read_options(ObjectReader& reader, const RequestLimits& limits, GenerationOptions& options) {
   SamplingParams& s = options.sampling;
   s.temperature = static_cast<float>(reader.number("temperature", 1.0, 0.0, 2.0));
-  s.top_p = static_cast<float>(reader.number("top_p", 1.0, 0.0, 1.0));
+  // top_p 0 is taken as "only the likeliest token", as OpenAI does; the sampler wants a positive number.
+  s.top_p = static_cast<float>(std::max(1e-6, reader.number("top_p", 1.0, 0.0, 1.0)));
   s.min_p = static_cast<float>(reader.number("min_p", 0.0, 0.0, 1.0));
   // -1 and 0 both mean "all", as vLLM and others take it.
   s.top_k = static_cast<int32_t>(std::max<int64_t>(0, reader.integer("top_k", 0, -1, INT32_MAX)));
   s.presence_penalty = static_cast<float>(reader.number("presence_penalty", 0.0, -2.0, 2.0));
   s.frequency_penalty = static_cast<float>(reader.number("frequency_penalty", 0.0, -2.0, 2.0));
-  s.repetition_penalty = static_cast<float>(reader.number("repetition_penalty", 1.0, 0.01, 100.0));
+  s.repetition_penalty = static_cast<float>(reader.number("repetition_penalty", 1.0, 0.01, 10.0));
   if (reader.find("seed") != nullptr) {
     options.seeded = true;
     s.seed = static_cast<uint64_t>(reader.integer("seed", 0, INT64_MIN, INT64_MAX));
@@ -142,7 +143,8 @@ void read_options(ObjectReader& reader, const RequestLimits& limits, GenerationO
 }
 
 // `content` as a string, or as a list of {"type": "text", "text": …} parts, which are joined.
-void read_content(ObjectReader& reader, const Json& content, const std::string& where, std::string& out) {
+void read_content(ObjectReader& reader, const Json& content, const std::string& where,
+                  std::optional<std::string>& out) {
   if (content.is_string()) {
     out = content.get<std::string>();
     return;
@@ -151,12 +153,13 @@ void read_content(ObjectReader& reader, const Json& content, const std::string& 
     return reader.fail(
         bad_request(where, "{}: expected a string or a list of text parts, got {}", where, content.type_name()));
   }
+  out.emplace();
   for (size_t i = 0; i < content.size(); ++i) {
     const Json& part = content[i];
     if (!part.is_object() || part.value("type", Json()) != "text" || !part.value("text", Json()).is_string()) {
       return reader.fail(bad_request(where, "{}[{}]: only parts of type 'text' are supported", where, i));
     }
-    out += part["text"].get<std::string>();
+    *out += part["text"].get<std::string>();
   }
 }
 
@@ -181,7 +184,7 @@ void read_message(ObjectReader& reader, const Json& json, size_t index, std::vec
     message.refuse({"tool_calls"});
   }
   message.ignore({"name", "refusal", "annotations"});
-  parsed.reasoning_content = message.text("reasoning_content", "");
+  if (message.find("reasoning_content") != nullptr) parsed.reasoning_content = message.text("reasoning_content", "");
   if (const Json* content = message.find("content")) {
     read_content(message, *content, where + "content", parsed.content);
   } else if (parsed.role != "assistant") {

@@ -1,6 +1,6 @@
 #include "serve/api/routes.h"
 
-#include "base/log.h"
+#include "base/rng.h"
 
 namespace fathom::serve {
 namespace {
@@ -135,6 +135,22 @@ std::optional<ApiError> check_model(const ApiContext& context, const std::string
                                          context.options.served_model_name),
                   .param = "model",
                   .code = "model_not_found"};
+}
+
+Result<std::vector<int32_t>> encode_plain_prompt(const ApiContext& context, const std::string& text) {
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids, context.tokenizer.encode_with_special(text));
+  const std::optional<int32_t> bos = context.tokenizer.bos_id();
+  if (bos && context.tokenizer.add_bos() && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
+  return ids;
+}
+
+std::string tenant_of(const ApiCall& call, const GenerationOptions& options) {
+  // Lengths first, so that no pair of names can be read as another pair.
+  return fmt::format("{}:{}{}", call.tenant.size(), call.tenant, options.tenant);
+}
+
+void choose_seed(ApiContext& context, GenerationOptions& options) {
+  if (!options.seeded) options.sampling.seed = mix64(context.next_id.fetch_add(1) ^ 0x5eed5eed5eed5eedULL);
 }
 
 }  // namespace fathom::serve

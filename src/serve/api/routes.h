@@ -32,5 +32,12 @@ void handle_metrics(ApiContext& context, ApiCall call);
 
 // 404 when a request names another model than the served one; an empty name is the served one.
 std::optional<ApiError> check_model(const ApiContext& context, const std::string& model);
+// Token ids of a prompt that is no chat: special tokens are recognised, BOS is put first where the model's
+// tokenizer does so.
+Result<std::vector<int32_t>> encode_plain_prompt(const ApiContext& context, const std::string& text);
+// The KV cache's tenant: the API key's name and the request's user_id.
+std::string tenant_of(const ApiCall& call, const GenerationOptions& options);
+// Requests without a seed get one of their own.
+void choose_seed(ApiContext& context, GenerationOptions& options);
 
 }  // namespace fathom::serve

@@ -1,0 +1,72 @@
+// The shapes of the two endpoints' answers. A format turns choices into bytes and knows nothing of engines.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "text/tokenizer.h"
+
+namespace fathom::serve {
+
+struct Usage {
+  int32_t prompt_tokens = 0;
+  int32_t hit_tokens = 0;  // hit + miss = prompt
+  int32_t completion_tokens = 0;
+  int32_t reasoning_tokens = 0;
+};
+
+// Fields common to every chunk of an answer.
+struct AnswerHead {
+  std::string id;
+  int64_t created = 0;
+  std::string model;
+  std::string system_fingerprint;
+};
+
+// A choice's answer, or the part of it that is not sent yet.
+struct AnswerPart {
+  std::string reasoning;
+  std::string content;
+  std::vector<TokenEvent> tokens;
+  bool empty() const { return reasoning.empty() && content.empty() && tokens.empty(); }
+};
+
+struct ChoiceAnswer {
+  int index = 0;
+  int prompt = 0;              // which prompt it answers
+  AnswerPart part;             // streaming: unsent; else everything
+  bool started = false;        // streaming: its first chunk was sent
+  size_t text_offset = 0;      // characters of text before `part`, for completions' logprobs
+  std::string finish_reason;   // set when the choice is complete
+  int32_t completion_tokens = 0;
+  int32_t reasoning_tokens = 0;
+};
+
+class AnswerFormat {
+ public:
+  virtual ~AnswerFormat() = default;
+  virtual const char* id_prefix() const = 0;
+  // One SSE payload for what is new in `choice`; `prompt_ids` is not null when they are asked for and due.
+  virtual std::string chunk(const AnswerHead& head, const ChoiceAnswer& choice,
+                            const std::vector<int32_t>* prompt_ids) const = 0;
+  // The payload that closes a stream with include_usage.
+  virtual std::string usage_chunk(const AnswerHead& head, const Usage& usage) const = 0;
+  // The whole answer.
+  virtual std::string body(const AnswerHead& head, const std::vector<const ChoiceAnswer*>& choices,
+                           const std::vector<std::vector<int32_t>>& prompts, const Usage& usage) const = 0;
+};
+
+struct AnswerFormatOptions {
+  bool logprobs = false;
+  bool return_token_ids = false;
+  bool include_usage = false;  // chunks carry "usage": null
+  bool reasoning = false;      // the answer has a reasoning_content field
+};
+
+std::unique_ptr<AnswerFormat> make_chat_format(const Tokenizer& tokenizer, const AnswerFormatOptions& options);
+std::unique_ptr<AnswerFormat> make_completion_format(const Tokenizer& tokenizer, const AnswerFormatOptions& options);
+
+}  // namespace fathom::serve

@@ -1,0 +1,339 @@
+#include "serve/api/generation.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "serve/api/json.h"
+
+namespace fathom::serve {
+namespace {
+
+ApiError context_length_error(const ApiContext& context, size_t prompt, std::optional<int32_t> asked) {
+  ApiError error{.code = "context_length_exceeded"};
+  error.param = "messages";
+  if (asked) {
+    error.message = fmt::format(
+        "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the prompt, {} "
+        "in the completion).",
+        context.limits.context_max, prompt + static_cast<size_t>(*asked), prompt, *asked);
+  } else {
+    error.message = fmt::format(
+        "This model's maximum context length is {} tokens. However, your prompt has {} tokens, which leaves none for "
+        "the completion.",
+        context.limits.context_max, prompt);
+  }
+  return error;
+}
+
+std::optional<ApiError> check_context(const ApiContext& context, const GenerationPlan& plan) {
+  for (const std::vector<int32_t>& prompt : plan.prompts) {
+    if (prompt.empty()) return bad_request("prompt", "the prompt is empty");
+    const size_t wanted = static_cast<size_t>(plan.options.max_tokens.value_or(1));
+    if (prompt.size() + wanted > static_cast<size_t>(context.limits.context_max)) {
+      return context_length_error(context, prompt.size(), plan.options.max_tokens);
+    }
+  }
+  return std::nullopt;
+}
+
+// As OpenAI and DeepSeek name them.
+std::string api_finish_reason(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    default: return "insufficient_system_resource";
+  }
+}
+
+AnswerHead make_head(ApiContext& context, const char* prefix) {
+  return AnswerHead{.id = fmt::format("{}{:016x}", prefix, mix64(context.next_id.fetch_add(1))),
+                    .created = context.clock.unix_seconds(),
+                    .model = context.options.served_model_name,
+                    .system_fingerprint = context.options.system_fingerprint};
+}
+
+std::string sse(const std::string& payload) { return fmt::format("data: {}\n\n", payload); }
+
+}  // namespace
+
+// The engine's side of one choice. Holds the generation weakly: a request whose client left needs nobody to
+// listen any more, only the engine's own clean-up.
+class Generation::Listener final : public GenerationListener {
+ public:
+  Listener(std::weak_ptr<Generation> generation, int choice) : generation_(std::move(generation)), choice_(choice) {}
+
+  void on_tokens(std::span<const TokenEvent> tokens) override {
+    if (auto g = generation_.lock()) {
+      g->on_arrival(Arrival{.choice = choice_, .tokens = {tokens.begin(), tokens.end()}});
+    }
+  }
+  void on_finished(const FinishInfo& info) override {
+    if (auto g = generation_.lock()) g->on_arrival(Arrival{.choice = choice_, .finish = info});
+  }
+
+ private:
+  const std::weak_ptr<Generation> generation_;
+  const int choice_;
+};
+
+Generation::Generation(ApiContext& context, std::shared_ptr<HttpExchange> http, GenerationPlan plan,
+                       std::shared_ptr<Admission::Ticket> ticket)
+    : context_(context),
+      http_(std::move(http)),
+      plan_(std::move(plan)),
+      head_(make_head(context, plan_.format->id_prefix())),
+      ticket_(std::move(ticket)),
+      last_sent_(context.clock.now()) {}
+
+void Generation::start(ApiContext& context, std::shared_ptr<HttpExchange> http, std::string key,
+                       GenerationPlan plan) {
+  if (auto error = check_context(context, plan)) return http->respond(error_response(*error));
+  if (!context.ready.load()) {
+    return http->respond(error_response(ApiError{.http_status = 503,
+                                                 .message = "the server is shutting down",
+                                                 .type = "server_error",
+                                                 .code = "shutting_down",
+                                                 .retry_after_s = 5}));
+  }
+  auto ticket = context.admission.admit(key);
+  if (!ticket.ok()) return http->respond(error_response(ticket.error()));
+
+  auto generation =
+      std::make_shared<Generation>(context, std::move(http), std::move(plan), std::move(ticket.value()));
+  if (!generation->submit_all()) return;
+  // The connection holds the generation until it is answered; the engine's listeners hold it weakly.
+  generation->http_->on_gone([generation] {
+    std::lock_guard lock(generation->mu_);
+    generation->done_ = true;
+    generation->cancel_all();
+    generation->ticket_.reset();
+  });
+}
+
+bool Generation::submit_all() {
+  std::lock_guard lock(mu_);
+  const GenerationOptions& options = plan_.options;
+  const int num_choices = static_cast<int>(plan_.prompts.size()) * options.num_choices;
+  choices_.resize(num_choices);
+  for (int i = 0; i < num_choices; ++i) {
+    Choice& choice = choices_[i];
+    choice.answer.index = i;
+    choice.answer.prompt = i / options.num_choices;
+    if (!plan_.echo.empty()) choice.answer.part.content = plan_.echo[choice.answer.prompt];
+    choice.pipeline.emplace(context_.tokenizer, plan_.pipeline);
+
+    const std::vector<int32_t>& prompt = plan_.prompts[choice.answer.prompt];
+    GenerationRequest request;
+    request.prompt = prompt;
+    request.sampling = options.sampling;
+    request.max_new_tokens =
+        options.max_tokens.value_or(context_.limits.context_max - static_cast<int32_t>(prompt.size()));
+    request.stop_token_ids = options.stop_token_ids;
+    request.ignore_eos = options.ignore_eos;
+    request.tenant = plan_.tenant;
+    request.deadline = context_.clock.now() + context_.options.request_timeout_max;
+    request.choice = static_cast<uint32_t>(i);
+    auto id = context_.engine.submit(std::move(request), std::make_shared<Listener>(weak_from_this(), i));
+    if (!id.ok()) {
+      choices_.resize(i);
+      done_ = true;
+      cancel_all();
+      ticket_.reset();
+      http_->respond(error_response(api_error_from(id.status())));
+      return false;
+    }
+    choice.id = id.value();
+  }
+  if (options.stream) {
+    http_->begin_stream("text/event-stream; charset=utf-8", {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+    http_->on_drained([weak = weak_from_this()] {
+      if (auto g = weak.lock()) g->context_.http->post([g] { g->send_everything_held(); });
+    });
+    schedule_tick();
+  }
+  return true;
+}
+
+void Generation::on_arrival(Arrival arrival) {
+  {
+    std::lock_guard lock(inbox_mu_);
+    inbox_.push_back(std::move(arrival));
+    if (scheduled_) return;
+    scheduled_ = true;
+  }
+  context_.http->post([self = shared_from_this()] { self->process_inbox(); });
+}
+
+void Generation::process_inbox() {
+  for (;;) {
+    std::vector<Arrival> arrivals;
+    {
+      std::lock_guard lock(inbox_mu_);
+      if (inbox_.empty()) {
+        scheduled_ = false;
+        return;
+      }
+      arrivals.swap(inbox_);
+    }
+    std::lock_guard lock(mu_);
+    for (const Arrival& arrival : arrivals) {
+      if (arrival.choice >= static_cast<int>(choices_.size())) continue;  // its submission was undone
+      Choice& choice = choices_[arrival.choice];
+      if (arrival.finish) {
+        take_finish(choice, *arrival.finish);
+      } else {
+        take_tokens(choice, arrival.tokens);
+      }
+    }
+    if (done_) continue;
+    for (size_t i = 0; i < choices_.size() && !done_; ++i) send_delta(static_cast<int>(i), choices_[i].closed);
+    finish_if_complete();
+  }
+}
+
+void Generation::take_tokens(Choice& choice, const std::vector<TokenEvent>& tokens) {
+  for (const TokenEvent& token : tokens) {
+    if (choice.closed) return;
+    choice.answer.part.tokens.push_back(token);
+    apply(choice, choice.pipeline->push(token.token));
+    if (choice.pipeline->stopped()) {
+      close_choice(choice, "stop");
+      context_.engine.cancel(choice.id);
+    }
+  }
+}
+
+void Generation::take_finish(Choice& choice, const FinishInfo& info) {
+  choice.released = true;
+  choice.hit_tokens = info.hit_tokens;
+  if (choice.closed) return;
+  if (info.reason == FinishReason::kError) {
+    log_error("request {} failed: {}", head_.id, info.status.to_string());
+    return fail(api_error_from(info.status));
+  }
+  // A request that never produced a token and ended for want of time or room is an error, not an empty answer.
+  if (info.completion_tokens == 0 && !info.status.ok() && !plan_.options.stream) {
+    return fail(api_error_from(info.status));
+  }
+  apply(choice, choice.pipeline->finish(info.reason == FinishReason::kStop));
+  close_choice(choice, choice.pipeline->stopped() ? "stop" : api_finish_reason(info.reason));
+}
+
+void Generation::apply(Choice& choice, OutputDelta delta) {
+  choice.answer.part.reasoning += delta.reasoning;
+  choice.answer.part.content += delta.content;
+}
+
+void Generation::close_choice(Choice& choice, std::string finish_reason) {
+  choice.closed = true;
+  choice.answer.finish_reason = std::move(finish_reason);
+  choice.answer.completion_tokens = choice.pipeline->completion_tokens();
+  choice.answer.reasoning_tokens = choice.pipeline->reasoning_tokens();
+}
+
+// Streams what choice `index` has not sent. A slow client's deltas wait and merge, except the last one.
+void Generation::send_delta(int index, bool last) {
+  if (!plan_.options.stream || done_) return;
+  Choice& choice = choices_[index];
+  ChoiceAnswer& answer = choice.answer;
+  if (answer.started && answer.finish_reason.empty() && answer.part.reasoning.empty() && answer.part.content.empty()) {
+    return;  // tokens whose text is held back wait for it
+  }
+  if (last && answer.finish_reason == "sent") return;
+  holding_back_ = http_->unsent_bytes() > context_.options.coalesce_bytes;
+  if (holding_back_ && !last && answer.started) return;
+
+  const bool due = plan_.options.return_token_ids && !answer.started;
+  http_->write(sse(plan_.format->chunk(head_, answer, due ? &plan_.prompts[answer.prompt] : nullptr)));
+  last_sent_ = context_.clock.now();
+  answer.started = true;
+  answer.text_offset += answer.part.content.size();
+  answer.part = AnswerPart();
+  if (last) answer.finish_reason = "sent";
+}
+
+void Generation::send_everything_held() {
+  std::lock_guard lock(mu_);
+  if (done_ || !holding_back_) return;
+  for (size_t i = 0; i < choices_.size(); ++i) send_delta(static_cast<int>(i), choices_[i].closed);
+}
+
+void Generation::finish_if_complete() {
+  if (done_) return;
+  // Waiting for the engine to let go of every choice makes the hit count exact and means that a client that has
+  // its answer can rely on its blocks being free.
+  const bool complete =
+      std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.closed && c.released; });
+  if (!complete) return;
+  done_ = true;
+  if (plan_.options.stream) {
+    if (plan_.options.include_usage) http_->write(sse(plan_.format->usage_chunk(head_, usage())));
+    http_->write(sse("[DONE]"));
+    http_->finish();
+  } else {
+    std::vector<const ChoiceAnswer*> answers;
+    for (const Choice& choice : choices_) answers.push_back(&choice.answer);
+    http_->respond({.body = plan_.format->body(head_, answers, plan_.prompts, usage())});
+  }
+  ticket_.reset();
+}
+
+void Generation::fail(const ApiError& error) {
+  if (done_) return;
+  done_ = true;
+  cancel_all();
+  if (plan_.options.stream) {
+    http_->write(sse(error_json(error)));
+    http_->write(sse("[DONE]"));
+    http_->finish();
+  } else {
+    http_->respond(error_response(error));
+  }
+  ticket_.reset();
+}
+
+void Generation::cancel_all() {
+  for (const Choice& choice : choices_) {
+    if (!choice.released) context_.engine.cancel(choice.id);
+  }
+}
+
+void Generation::schedule_tick() {
+  context_.http->post_after(context_.options.keep_alive_interval, [weak = weak_from_this()] {
+    if (auto g = weak.lock()) g->tick();
+  });
+}
+
+// A stream that is silent gets a comment as long as the engine moves; if it does not, an error.
+void Generation::tick() {
+  std::lock_guard lock(mu_);
+  if (done_) return;
+  const TimePoint now = context_.clock.now();
+  if (now - context_.engine.stats().last_progress > context_.options.stall_max) {
+    return fail(ApiError{.http_status = 503,
+                         .message = "the engine has stopped making progress",
+                         .type = "server_error",
+                         .code = "stalled"});
+  }
+  if (now - last_sent_ >= context_.options.keep_alive_interval && http_->unsent_bytes() == 0) {
+    http_->write(": keep-alive\n\n");
+    last_sent_ = now;
+  }
+  schedule_tick();
+}
+
+Usage Generation::usage() const {
+  Usage usage;
+  for (const Choice& choice : choices_) {
+    usage.completion_tokens += choice.answer.completion_tokens;
+    usage.reasoning_tokens += choice.answer.reasoning_tokens;
+    // A prompt counts once, however many choices it has.
+    if (choice.answer.index % plan_.options.num_choices != 0) continue;
+    usage.prompt_tokens += static_cast<int32_t>(plan_.prompts[choice.answer.prompt].size());
+    usage.hit_tokens += choice.hit_tokens;
+  }
+  return usage;
+}
+
+}  // namespace fathom::serve

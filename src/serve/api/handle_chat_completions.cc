@@ -1,0 +1,34 @@
+// POST /v1/chat/completions.
+#include "serve/api/generation.h"
+#include "serve/api/routes.h"
+
+namespace fathom::serve {
+
+void handle_chat_completions(ApiContext& context, ApiCall call) {
+  auto parsed = parse_chat_request(call.http->request().body, context.limits);
+  if (!parsed.ok()) return call.http->respond(error_response(parsed.error()));
+  ChatRequest& request = parsed.value();
+  if (auto error = check_model(context, request.model)) return call.http->respond(error_response(*error));
+
+  const ChatTemplateOptions rendering{.thinking = request.thinking,
+                                      .extra_json = request.template_kwargs_json,
+                                      .now_unix_s = context.clock.unix_seconds()};
+  auto prompt = context.chat_template.render(request.messages, rendering);
+  if (!prompt.ok()) return call.http->respond(error_response(api_error_from(prompt.status())));
+
+  GenerationPlan plan;
+  plan.options = std::move(request.options);
+  choose_seed(context, plan.options);
+  plan.pipeline = OutputPipelineOptions{.stop = plan.options.stop,
+                                        .parse_reasoning = context.chat_template.has_reasoning(),
+                                        .starts_in_reasoning = prompt->starts_in_reasoning};
+  plan.tenant = tenant_of(call, plan.options);
+  plan.format = make_chat_format(context.tokenizer, {.logprobs = plan.options.sampling.num_logprobs >= 0,
+                                                     .return_token_ids = plan.options.return_token_ids,
+                                                     .include_usage = plan.options.include_usage,
+                                                     .reasoning = context.chat_template.has_reasoning()});
+  plan.prompts.push_back(std::move(prompt->ids));
+  Generation::start(context, std::move(call.http), std::move(call.tenant), std::move(plan));
+}
+
+}  // namespace fathom::serve
