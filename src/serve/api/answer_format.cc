@@ -23,9 +23,9 @@ Json head_json(const AnswerHead& head, const char* object) {
               {"system_fingerprint", head.system_fingerprint}};
 }
 
-Json token_ids_json(const std::vector<TokenEvent>& tokens) {
+Json token_ids_json(const std::vector<AnswerToken>& tokens) {
   Json ids = Json::array();
-  for (const TokenEvent& token : tokens) ids.push_back(token.token);
+  for (const AnswerToken& token : tokens) ids.push_back(token.event.token);
   return ids;
 }
 
@@ -89,14 +89,14 @@ class ChatFormat final : public AnswerFormat {
     return Json{{"token", std::string(bytes)}, {"logprob", finite(logprob)}, {"bytes", std::move(values)}};
   }
 
-  Json logprobs(const std::vector<TokenEvent>& tokens) const {
+  Json logprobs(const std::vector<AnswerToken>& tokens) const {
     if (!options_.logprobs) return nullptr;
     Json content = Json::array();
-    for (const TokenEvent& token : tokens) {
-      if (!token.logprobs) continue;
-      Json entry = token_json(token.token, token.logprobs->sampled);
+    for (const auto& [event, offset] : tokens) {
+      if (!event.logprobs) continue;
+      Json entry = token_json(event.token, event.logprobs->sampled);
       entry["top_logprobs"] = Json::array();
-      for (const auto& [id, logprob] : token.logprobs->top) entry["top_logprobs"].push_back(token_json(id, logprob));
+      for (const auto& [id, logprob] : event.logprobs->top) entry["top_logprobs"].push_back(token_json(id, logprob));
       content.push_back(std::move(entry));
     }
     return Json{{"content", std::move(content)}};
@@ -152,19 +152,16 @@ class CompletionFormat final : public AnswerFormat {
   Json logprobs(const ChoiceAnswer& choice) const {
     if (!options_.logprobs) return nullptr;
     Json tokens = Json::array(), values = Json::array(), top = Json::array(), offsets = Json::array();
-    size_t offset = choice.text_offset;
-    for (const TokenEvent& token : choice.part.tokens) {
-      if (!token.logprobs) continue;
-      const std::string text(tokenizer_.token_bytes(token.token));
-      tokens.push_back(text);
-      values.push_back(finite(token.logprobs->sampled));
+    for (const auto& [event, offset] : choice.part.tokens) {
+      if (!event.logprobs) continue;
+      tokens.push_back(std::string(tokenizer_.token_bytes(event.token)));
+      values.push_back(finite(event.logprobs->sampled));
       Json alternatives = Json::object();
-      for (const auto& [id, logprob] : token.logprobs->top) {
+      for (const auto& [id, logprob] : event.logprobs->top) {
         alternatives[std::string(tokenizer_.token_bytes(id))] = finite(logprob);
       }
       top.push_back(std::move(alternatives));
       offsets.push_back(offset);
-      offset += text.size();
     }
     return Json{{"tokens", std::move(tokens)},
                 {"token_logprobs", std::move(values)},

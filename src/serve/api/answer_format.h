@@ -12,10 +12,10 @@
 namespace fathom::serve {
 
 struct Usage {
-  int32_t prompt_tokens = 0;
-  int32_t hit_tokens = 0;  // hit + miss = prompt
-  int32_t completion_tokens = 0;
-  int32_t reasoning_tokens = 0;
+  int64_t prompt_tokens = 0;
+  int64_t hit_tokens = 0;  // hit + miss = prompt
+  int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;
 };
 
 // Fields common to every chunk of an answer.
@@ -26,12 +26,16 @@ struct AnswerHead {
   std::string system_fingerprint;
 };
 
+struct AnswerToken {
+  TokenEvent event;
+  int64_t text_offset = 0;  // characters of the answer's text before it
+};
+
 // A choice's answer, or the part of it that is not sent yet.
 struct AnswerPart {
   std::string reasoning;
   std::string content;
-  std::vector<TokenEvent> tokens;
-  bool empty() const { return reasoning.empty() && content.empty() && tokens.empty(); }
+  std::vector<AnswerToken> tokens;
 };
 
 struct ChoiceAnswer {
@@ -39,10 +43,9 @@ struct ChoiceAnswer {
   int prompt = 0;              // which prompt it answers
   AnswerPart part;             // streaming: unsent; else everything
   bool started = false;        // streaming: its first chunk was sent
-  size_t text_offset = 0;      // characters of text before `part`, for completions' logprobs
   std::string finish_reason;   // set when the choice is complete
-  int32_t completion_tokens = 0;
-  int32_t reasoning_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;
 };
 
 class AnswerFormat {

@@ -33,6 +33,7 @@ struct ApiContext {
   const ApiOptions options;
   const RequestLimits limits;
   const ApiKeys keys;
+  const std::vector<int32_t> eos_token_ids;
   const Tokenizer& tokenizer;
   const ChatTemplate& chat_template;
   Engine& engine;

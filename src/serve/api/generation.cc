@@ -187,27 +187,31 @@ void Generation::process_inbox() {
       }
     }
     if (done_) continue;
-    for (size_t i = 0; i < choices_.size() && !done_; ++i) send_delta(static_cast<int>(i), choices_[i].closed);
+    for (size_t i = 0; i < choices_.size() && !done_; ++i) send_delta(static_cast<int>(i));
     finish_if_complete();
   }
+}
+
+// An end token counts but adds no text, whether the tokenizer calls it special or not.
+bool Generation::ends_text(int32_t token) const {
+  const auto holds = [&](const std::vector<int32_t>& ids) { return std::count(ids.begin(), ids.end(), token) > 0; };
+  return holds(plan_.options.stop_token_ids) || (!plan_.options.ignore_eos && holds(context_.eos_token_ids));
 }
 
 void Generation::take_tokens(Choice& choice, const std::vector<TokenEvent>& tokens) {
   for (const TokenEvent& token : tokens) {
     if (choice.closed) return;
-    choice.answer.part.tokens.push_back(token);
-    apply(choice, choice.pipeline->push(token.token));
-    if (choice.pipeline->stopped()) {
-      close_choice(choice, "stop");
-      context_.engine.cancel(choice.id);
-    }
+    choice.waiting.push_back(token);
+    apply(choice, ends_text(token.token) ? choice.pipeline->push_silent(token.token)
+                                         : choice.pipeline->push(token.token));
+    if (choice.closed) context_.engine.cancel(choice.id);  // a stop string
   }
 }
 
 void Generation::take_finish(Choice& choice, const FinishInfo& info) {
   choice.released = true;
   choice.hit_tokens = info.hit_tokens;
-  if (choice.closed) return;
+  if (choice.closed || done_) return;
   if (info.reason == FinishReason::kError) {
     log_error("request {} failed: {}", head_.id, info.status.to_string());
     return fail(api_error_from(info.status));
@@ -216,47 +220,48 @@ void Generation::take_finish(Choice& choice, const FinishInfo& info) {
   if (info.completion_tokens == 0 && !info.status.ok() && !plan_.options.stream) {
     return fail(api_error_from(info.status));
   }
-  apply(choice, choice.pipeline->finish(info.reason == FinishReason::kStop));
-  close_choice(choice, choice.pipeline->stopped() ? "stop" : api_finish_reason(info.reason));
+  apply(choice, choice.pipeline->finish(api_finish_reason(info.reason)));
 }
 
-void Generation::apply(Choice& choice, OutputDelta delta) {
-  choice.answer.part.reasoning += delta.reasoning;
-  choice.answer.part.content += delta.content;
-}
-
-void Generation::close_choice(Choice& choice, std::string finish_reason) {
-  choice.closed = true;
-  choice.answer.finish_reason = std::move(finish_reason);
-  choice.answer.completion_tokens = choice.pipeline->completion_tokens();
-  choice.answer.reasoning_tokens = choice.pipeline->reasoning_tokens();
+void Generation::apply(Choice& choice, std::vector<OutputEvent> events) {
+  ChoiceAnswer& answer = choice.answer;
+  for (OutputEvent& event : events) {
+    if (event.kind == OutputEvent::Kind::kReasoning) answer.part.reasoning += event.text;
+    if (event.kind == OutputEvent::Kind::kContent) answer.part.content += event.text;
+    for (const OutputToken& token : event.tokens) {
+      answer.part.tokens.push_back({.event = std::move(choice.waiting.front()), .text_offset = token.text_offset});
+      choice.waiting.pop_front();
+    }
+    if (event.kind != OutputEvent::Kind::kFinish) continue;
+    choice.closed = true;
+    answer.finish_reason = std::move(event.finish_reason);
+    answer.completion_tokens = choice.pipeline->num_completion_tokens();
+    answer.reasoning_tokens = choice.pipeline->num_reasoning_tokens();
+  }
 }
 
 // Streams what choice `index` has not sent. A slow client's deltas wait and merge, except the last one.
-void Generation::send_delta(int index, bool last) {
-  if (!plan_.options.stream || done_) return;
+void Generation::send_delta(int index) {
   Choice& choice = choices_[index];
   ChoiceAnswer& answer = choice.answer;
-  if (answer.started && answer.finish_reason.empty() && answer.part.reasoning.empty() && answer.part.content.empty()) {
-    return;  // tokens whose text is held back wait for it
-  }
-  if (last && answer.finish_reason == "sent") return;
+  if (!plan_.options.stream || done_ || choice.told) return;
+  const bool has_text = !answer.part.reasoning.empty() || !answer.part.content.empty();
+  if (!has_text && !choice.closed && (answer.started || choice.waiting.empty())) return;
   holding_back_ = http_->unsent_bytes() > context_.options.coalesce_bytes;
-  if (holding_back_ && !last && answer.started) return;
+  if (holding_back_ && !choice.closed && answer.started) return;
 
   const bool due = plan_.options.return_token_ids && !answer.started;
   http_->write(sse(plan_.format->chunk(head_, answer, due ? &plan_.prompts[answer.prompt] : nullptr)));
   last_sent_ = context_.clock.now();
   answer.started = true;
-  answer.text_offset += answer.part.content.size();
   answer.part = AnswerPart();
-  if (last) answer.finish_reason = "sent";
+  choice.told = choice.closed;
 }
 
 void Generation::send_everything_held() {
   std::lock_guard lock(mu_);
   if (done_ || !holding_back_) return;
-  for (size_t i = 0; i < choices_.size(); ++i) send_delta(static_cast<int>(i), choices_[i].closed);
+  for (size_t i = 0; i < choices_.size(); ++i) send_delta(static_cast<int>(i));
 }
 
 void Generation::finish_if_complete() {

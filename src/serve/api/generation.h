@@ -6,6 +6,7 @@
 // The engine thread only appends to the inbox. Everything else runs on one worker at a time.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,7 +26,7 @@ struct GenerationPlan {
   std::vector<std::vector<int32_t>> prompts;  // choices = prompts x num_choices, prompt-major
   std::vector<std::string> echo;              // text put before each prompt's answer; empty or one per prompt
   GenerationOptions options;
-  OutputPipelineOptions pipeline;
+  OutputOptions pipeline;
   std::string tenant;  // key and user_id: part of every KV key
   std::unique_ptr<AnswerFormat> format;
 };
@@ -49,9 +50,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
   struct Choice {
     RequestId id{};
     std::optional<OutputPipeline> pipeline;
-    ChoiceAnswer answer;  // what was said so far, and the delta not sent yet
+    std::deque<TokenEvent> waiting;  // pushed into the pipeline, not given out by it yet
+    ChoiceAnswer answer;             // streaming: the delta not sent yet; else all that was said
     int32_t hit_tokens = 0;
     bool closed = false;    // the pipeline has ended: stop string, end token, length …
+    bool told = false;      // streaming: its last chunk was sent
     bool released = false;  // on_finished came: the engine holds nothing of it any more
   };
 
@@ -60,9 +63,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void process_inbox();
   void take_tokens(Choice& choice, const std::vector<TokenEvent>& tokens);
   void take_finish(Choice& choice, const FinishInfo& info);
-  void apply(Choice& choice, OutputDelta delta);
-  void close_choice(Choice& choice, std::string finish_reason);
-  void send_delta(int index, bool last);
+  bool ends_text(int32_t token) const;
+  void apply(Choice& choice, std::vector<OutputEvent> events);
+  void send_delta(int index);
   void send_everything_held();
   void finish_if_complete();
   void fail(const ApiError& error);

@@ -19,7 +19,7 @@ void handle_chat_completions(ApiContext& context, ApiCall call) {
   GenerationPlan plan;
   plan.options = std::move(request.options);
   choose_seed(context, plan.options);
-  plan.pipeline = OutputPipelineOptions{.stop = plan.options.stop,
+  plan.pipeline = OutputOptions{.stop = plan.options.stop,
                                         .parse_reasoning = context.chat_template.has_reasoning(),
                                         .starts_in_reasoning = prompt->starts_in_reasoning};
   plan.tenant = tenant_of(call, plan.options);

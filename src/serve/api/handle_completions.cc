@@ -24,7 +24,7 @@ void handle_completions(ApiContext& context, ApiCall call) {
     }
     if (request.echo) plan.echo.push_back(context.tokenizer.decode(plan.prompts.back(), true));
   }
-  plan.pipeline = OutputPipelineOptions{.stop = plan.options.stop};
+  plan.pipeline = OutputOptions{.stop = plan.options.stop};
   plan.tenant = tenant_of(call, plan.options);
   plan.format = make_completion_format(context.tokenizer, {.logprobs = plan.options.sampling.num_logprobs >= 0,
                                                            .return_token_ids = plan.options.return_token_ids,

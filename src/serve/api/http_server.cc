@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/bind_executor.hpp>
-#include <boost/asio/dispatch.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -229,7 +228,8 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
  private:
   template <typename Fn>
   void on_socket_thread(Fn fn, bool even_if_gone = false) {
-    asio::dispatch(io_, [self = shared_from_this(), fn = std::move(fn), even_if_gone]() mutable {
+    // Posted even from the socket thread: callers may hold locks that a callback of the connection takes.
+    asio::post(io_, [self = shared_from_this(), fn = std::move(fn), even_if_gone]() mutable {
       if (even_if_gone || !self->gone()) fn();
     });
   }
