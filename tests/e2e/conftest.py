@@ -1,0 +1,129 @@
+"""A real server process on loopback for each test module, and small helpers to look at it from outside."""
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = pathlib.Path(os.environ.get("FATHOM_BINARY", ROOT / "build/release/fathom"))
+START_TIMEOUT_S = float(os.environ.get("FATHOM_START_TIMEOUT_S", "60"))
+
+
+class Server:
+    """`fathom serve` with the built-in model (or --model) on a free port."""
+
+    def __init__(self, *args, env=None):
+        self.process = subprocess.Popen(
+            [str(BINARY), "serve", "--port", "0", *map(str, args)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})})
+        self.log = []
+        deadline = time.monotonic() + START_TIMEOUT_S
+        self.port = None
+        while self.port is None:
+            line = self.process.stdout.readline()
+            if not line or time.monotonic() > deadline:
+                self.process.kill()
+                raise RuntimeError("the server did not start:\n" + "".join(self.log))
+            self.log.append(line)
+            if match := re.search(r"ready on http://127\.0\.0\.1:(\d+)", line):
+                self.port = int(match.group(1))
+        os.set_blocking(self.process.stdout.fileno(), False)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, path, timeout=10):
+        return request(self.url + path, timeout=timeout)
+
+    def post(self, path, body, timeout=60, headers=None):
+        data = body if isinstance(body, (bytes, bytearray)) else json.dumps(body).encode()
+        return request(self.url + path, data=data, timeout=timeout,
+                       headers={"Content-Type": "application/json", **(headers or {})})
+
+    def metrics(self):
+        """{name: sum over label sets} of /metrics."""
+        values = {}
+        for line in self.get("/metrics").text.splitlines():
+            if line.startswith("#"):
+                continue
+            name, value = line.rsplit(" ", 1)
+            values[name.split("{")[0]] = values.get(name.split("{")[0], 0.0) + float(value)
+        return values
+
+    def is_idle(self):
+        m = self.metrics()
+        return (m["fathom_requests_queued"] == m["fathom_requests_prefilling"] == m["fathom_requests_decoding"] == 0
+                and m["fathom_kv_blocks_free"] + m["fathom_kv_blocks_cached"] == m["fathom_kv_blocks_total"])
+
+    def wait_until_idle(self, seconds):
+        deadline = time.monotonic() + seconds
+        while not self.is_idle():
+            assert time.monotonic() < deadline, f"not idle after {seconds} s: {self.metrics()}"
+            time.sleep(0.02)
+
+    def stop(self, timeout=30):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        finally:
+            self.process.stdout.close()
+        return code
+
+
+class Answer:
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+    @property
+    def text(self):
+        return self.body.decode()
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+
+def request(url, data=None, headers=None, timeout=10, method=None):
+    req = urllib.request.Request(url, data=data, headers=headers or {}, method=method)
+    try:
+        with urllib.request.urlopen(req, timeout=timeout) as reply:
+            return Answer(reply.status, reply.headers, reply.read())
+    except urllib.error.HTTPError as error:
+        return Answer(error.code, error.headers, error.read())
+
+
+def raw_exchange(port, data, timeout=10, half_close=False):
+    """Sends bytes as they are and returns everything that comes back until the server closes or the time is up."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as sock:
+        try:
+            sock.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        if half_close:
+            sock.shutdown(socket.SHUT_WR)
+        received = b""
+        try:
+            while chunk := sock.recv(65536):
+                received += chunk
+        except (TimeoutError, ConnectionResetError):
+            pass
+        return received
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = Server()
+    yield server
+    assert server.stop() == 0

@@ -1,0 +1,149 @@
+"""Bad, odd and hostile requests: a clear 4xx each, never a 5xx or a crash, and the server lives on."""
+import json
+import random
+import socket
+import time
+
+import pytest
+from conftest import Server, raw_exchange
+
+GOOD = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+CHAT = "/v1/chat/completions"
+
+
+def with_(**fields):
+    return {**GOOD, **fields}
+
+
+BAD_FIELDS = [
+    ("messages", {}), ("messages", {"messages": []}), ("messages", {"messages": "hi"}),
+    ("messages", {"messages": [1]}), ("messages[0].role", {"messages": [{"role": "wizard", "content": "x"}]}),
+    ("messages[0].content", {"messages": [{"role": "user"}]}),
+    ("messages[0].content", {"messages": [{"role": "user", "content": 5}]}),
+    ("messages[0].content", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}),
+    ("messages[0].tool_calls", {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}),
+    ("temperature", with_(temperature=3)), ("temperature", with_(temperature=-0.1)), ("temperature", with_(temperature="hot")),
+    ("top_p", with_(top_p=1.5)), ("top_k", with_(top_k=1.5)), ("min_p", with_(min_p=2)),
+    ("n", with_(n=0)), ("n", with_(n=5_000_000)), ("n", with_(n=2.5)),
+    ("max_tokens", with_(max_tokens=0)), ("max_tokens", with_(max_tokens=-1)), ("max_tokens", with_(max_tokens=10**30)),
+    ("presence_penalty", with_(presence_penalty=9)), ("frequency_penalty", with_(frequency_penalty=-9)),
+    ("logit_bias", with_(logit_bias={"99999999": 1})), ("logit_bias", with_(logit_bias={"-1": 1})),
+    ("logit_bias", with_(logit_bias={"x": 1})), ("logit_bias", with_(logit_bias={"1": 101})), ("logit_bias", with_(logit_bias=[1])),
+    ("top_logprobs", with_(logprobs=True, top_logprobs=10**6)), ("top_logprobs", with_(top_logprobs=2)),
+    ("stop", with_(stop=5)), ("stop", with_(stop=["a"] * 100)), ("stop", with_(stop=[""])), ("stop", with_(stop=[{}])),
+    ("stop_token_ids", with_(stop_token_ids=[10**9])), ("seed", with_(seed="abc")), ("stream", with_(stream="yes")),
+    ("stream_options", with_(stream_options={"include_usage": True})),
+    ("stream_options.include_usage", with_(stream=True, stream_options={"include_usage": 3})),
+    ("tools", with_(tools=[{"type": "function", "function": {"name": "f"}}])),
+    ("tool_choice", with_(tool_choice="required")), ("response_format", with_(response_format={"type": "json_object"})),
+    ("functions", with_(functions=[{"name": "f"}])), ("flibber", with_(flibber=1)), ("thinking", with_(thinking="on")),
+]
+
+
+@pytest.mark.parametrize("param,body", BAD_FIELDS, ids=lambda v: v if isinstance(v, str) else "")
+def test_a_bad_field_is_named(server, param, body):
+    answer = server.post(CHAT, body)
+    assert answer.status == 400, answer.text
+    error = answer.json["error"]
+    assert error["param"] == param and error["message"] and error["type"] == "invalid_request_error"
+
+
+def test_context_length_has_the_numbers(server):
+    window = server.get("/v1/models").json["data"][0]["max_model_len"]
+    answer = server.post(CHAT, with_(max_tokens=window))
+    error = answer.json["error"]
+    assert answer.status == 400 and error["code"] == "context_length_exceeded"
+    assert str(window) in error["message"] and f"{window} in the completion" in error["message"]
+    long = server.post("/v1/completions", {"prompt": [5] * (window + 1), "max_tokens": 1})
+    assert long.status == 400 and long.json["error"]["code"] == "context_length_exceeded"
+    full = server.post("/v1/completions", {"prompt": [5] * (window - 1), "max_tokens": 1})
+    assert full.status == 200
+
+
+@pytest.mark.parametrize("body", [
+    b"", b"{", b"nonsense", b"[]", b"null", b'{"messages": [}', b'{"a":1}x', b"\xff\xfe{}", b'{"messages": "\xc3("}',
+    b'{"temperature": 1e999}', b'{"a": \x00}', b'{"prompt": "' + b"\\ud800" + b'"}', b"{" * 100, b"\x00" * 64,
+])
+def test_malformed_json_is_a_400_with_a_position(server, body):
+    for path in (CHAT, "/v1/completions", "/tokenize", "/detokenize"):
+        answer = server.post(path, body)
+        assert answer.status == 400, (path, body, answer.text)
+        assert answer.json["error"]["message"]
+
+
+def test_deep_nesting_is_refused_fast_and_flat(server):
+    deep = b'{"prompt": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
+    start = time.monotonic()
+    answer = server.post("/v1/completions", deep)
+    assert answer.status == 400 and "nested deeper" in answer.json["error"]["message"]
+    assert time.monotonic() - start < 2
+    schema = {"type": "object"}
+    for _ in range(900):
+        schema = {"properties": {"a": schema}}
+    assert server.post(CHAT, with_(response_format={"type": "json_schema", "json_schema": schema})).status == 400
+
+
+@pytest.mark.parametrize("prompt", [[], [-1], [2**40], [1.5], ["a", []], [[]], {}, 7, [[10**9]], ["a"] * 1000, [None]])
+def test_bad_prompts(server, prompt):
+    assert server.post("/v1/completions", {"prompt": prompt, "max_tokens": 1}).status == 400
+
+
+def test_wrong_paths_and_methods(server):
+    assert server.get("/nope").status == 404
+    answer = server.get(CHAT)
+    assert answer.status == 405 and answer.headers["Allow"] == "POST"
+
+
+def test_invalid_http(server):
+    for data in (b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+                 b"GET / HTTP/9.9\r\n\r\n", b"GET /health HTTP/1.1\r\n" + b"X: " + b"a" * 100_000 + b"\r\n\r\n"):
+        reply = raw_exchange(server.port, data, timeout=5)
+        assert reply == b"" or reply.split(b" ")[1][:1] == b"4", reply[:100]
+    huge = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n"
+    assert b" 413 " in raw_exchange(server.port, huge, timeout=5)
+
+
+def test_random_garbage_never_gets_a_5xx(server):
+    rng = random.Random(7)
+    base = json.dumps(with_(temperature=0.5, stop=["x"], stream=True, logit_bias={"5": 1})).encode()
+    for _ in range(300):
+        body = bytearray(base)
+        for _ in range(rng.randint(1, 8)):
+            at = rng.randrange(len(body))
+            action = rng.randrange(3)
+            if action == 0:
+                body[at] = rng.randrange(256)
+            elif action == 1:
+                del body[at:at + rng.randint(1, 9)]
+            else:
+                body[at:at] = bytes(rng.choice(b'{}[]",:0123456789etrufalsn\\') for _ in range(rng.randint(1, 5)))
+        assert server.post(CHAT, bytes(body)).status < 500
+    assert server.get("/health").status == 200
+
+
+def test_half_open_connections_do_not_block_others():
+    server = Server("--header-timeout", "2")
+    sockets = []
+    try:
+        for i in range(300):
+            sock = socket.create_connection(("127.0.0.1", server.port))
+            sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" if i % 2 else b"")
+            sockets.append(sock)
+        start = time.monotonic()
+        assert server.post(CHAT, GOOD).status == 200
+        assert time.monotonic() - start < 2
+        time.sleep(2.5)
+        sockets[0].settimeout(2)
+        sockets[1].settimeout(2)
+        assert sockets[0].recv(1000) == b""
+        assert b" 408 " in sockets[1].recv(1000)
+    finally:
+        for sock in sockets:
+            sock.close()
+        assert server.stop() == 0
+
+
+def test_client_request_ids_are_labels_only(server):
+    headers = {"X-Request-Id": "same"}
+    ids = {server.post(CHAT, GOOD, headers=headers).json["id"] for _ in range(4)}
+    assert len(ids) == 4
