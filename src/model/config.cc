@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "kernels/gate.h"
+
 namespace fathom {
 namespace {
 
@@ -19,7 +21,7 @@ constexpr int64_t kWidthMax = int64_t{1} << 18;
 constexpr int64_t kHeadsMax = int64_t{1} << 12;
 constexpr int64_t kHeadDimMax = int64_t{1} << 13;
 constexpr int64_t kLayersMax = int64_t{1} << 10;
-constexpr int64_t kExpertsMax = int64_t{1} << 14;
+constexpr int64_t kExpertsMax = kGateExpertsMax;
 
 // A JSON object from the outside: depth limited, no key twice. nlohmann's parser is iterative, so the depth
 // that is refused here cannot overflow the stack before.
