@@ -79,7 +79,7 @@ fn without_generation_tags(source: &str) -> String {
     out + rest
 }
 
-/// The string methods that pycompat lacks, then pycompat.
+/// The string methods that pycompat lacks or has otherwise, then pycompat.
 fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let Some(text) = value.as_str() else {
         return pycompat::unknown_method_callback(state, value, method, args);
@@ -89,6 +89,10 @@ fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value])
             let (separator, splits): (Option<String>, Option<i64>) = from_args(args)?;
             let pieces_max = splits.and_then(|n| usize::try_from(n).ok()).map(|n| n + 1);
             Ok(rsplit(text, separator.as_deref(), pieces_max).into_iter().collect())
+        }
+        "title" => {
+            let () = from_args(args)?;
+            Ok(Value::from(title(text)))
         }
         "removeprefix" => {
             let (prefix,): (String,) = from_args(args)?;
@@ -100,6 +104,21 @@ fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value])
         }
         _ => pycompat::unknown_method_callback(state, value, method, args),
     }
+}
+
+/// Python's rule: a letter is upper-case unless it follows a letter.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut after_letter = false;
+    for c in text.chars() {
+        if after_letter {
+            out.extend(c.to_lowercase());
+        } else {
+            out.extend(c.to_uppercase());
+        }
+        after_letter = c.is_alphabetic();
+    }
+    out
 }
 
 fn rsplit(text: &str, separator: Option<&str>, pieces_max: Option<usize>) -> Vec<String> {

@@ -139,6 +139,9 @@ Result<Json> make_context(const std::vector<ChatMessage>& messages, const ChatTe
     ASSIGN_OR_RETURN(Json json, message_json(message));
     context["messages"].push_back(std::move(json));
   }
+  // Hugging Face always passes these two, as None when there are none.
+  context["tools"] = nullptr;
+  context["documents"] = nullptr;
   if (!options.tools_json.empty()) {
     ASSIGN_OR_RETURN(context["tools"], parse_json(options.tools_json, "tools"));
     if (!context["tools"].is_array()) return invalid_argument("tools: expected a list");
@@ -151,42 +154,55 @@ Result<Json> make_context(const std::vector<ChatMessage>& messages, const ChatTe
   return context;
 }
 
-// Marks every string inside `json`, member names too. Recursion is bounded by kTemplateJsonDepthMax.
-void mark_json(Json& json, const LookAlikeMarker& marker, std::string_view sentinel) {
-  if (json.is_string()) {
-    json = marker.mark(json.get_ref<const std::string&>(), sentinel, /*also_front=*/false);
-  } else if (json.is_array()) {
-    for (Json& item : json) mark_json(item, marker, sentinel);
-  } else if (json.is_object()) {
-    Json marked = Json::object();
-    for (auto& [key, value] : json.items()) {
-      mark_json(value, marker, sentinel);
-      marked[marker.mark(key, sentinel, /*also_front=*/false)] = std::move(value);
+// Marks the messages, tools and further variables of a template's context (marked_text.h).
+class ContextMarker {
+ public:
+  ContextMarker(const LookAlikeMarker& marker, std::string_view sentinel, bool also_ends)
+      : marker_(marker), sentinel_(sentinel), also_ends_(also_ends) {}
+
+  void mark_context(Json& context) const {
+    for (auto& [key, value] : context.items()) {
+      if (key != "messages") mark_json(value);
     }
-    json = std::move(marked);
+    for (Json& message : context["messages"]) mark_message(message);
   }
-}
 
-void mark_message(Json& message, const LookAlikeMarker& marker, std::string_view sentinel) {
-  static const std::vector<std::string> kReasoningTags = {"<think>", "</think>"};
-  const bool is_assistant = message["role"] == "assistant";
-  for (const char* key : {"content", "reasoning_content", "name", "tool_call_id"}) {
-    const auto member = message.find(key);
-    if (member == message.end() || !member->is_string()) continue;
-    const bool keep_tags = is_assistant && std::string_view(key) == "content";
-    *member = marker.mark(member->get_ref<const std::string&>(), sentinel, /*also_front=*/true,
-                          keep_tags ? std::span(kReasoningTags) : std::span<const std::string>());
+ private:
+  std::string mark(const Json& text, std::span<const std::string> allowed = {}) const {
+    return marker_.mark(text.get_ref<const std::string&>(), sentinel_, also_ends_, allowed);
   }
-  if (const auto calls = message.find("tool_calls"); calls != message.end())
-    mark_json(*calls, marker, sentinel);
-}
 
-void mark_context(Json& context, const LookAlikeMarker& marker, std::string_view sentinel) {
-  for (auto& [key, value] : context.items()) {
-    if (key != "messages") mark_json(value, marker, sentinel);
+  // Every string, member names too. Recursion is bounded by kTemplateJsonDepthMax.
+  void mark_json(Json& json) const {
+    if (json.is_string()) {
+      json = mark(json);
+    } else if (json.is_array()) {
+      for (Json& item : json) mark_json(item);
+    } else if (json.is_object()) {
+      Json marked = Json::object();
+      for (auto& [key, value] : json.items()) {
+        mark_json(value);
+        marked[mark(key)] = std::move(value);
+      }
+      json = std::move(marked);
+    }
   }
-  for (Json& message : context["messages"]) mark_message(message, marker, sentinel);
-}
+
+  void mark_message(Json& message) const {
+    static const std::vector<std::string> kReasoningTags = {"<think>", "</think>"};
+    for (const char* key : {"content", "reasoning_content", "name", "tool_call_id"}) {
+      const auto member = message.find(key);
+      if (member == message.end() || !member->is_string()) continue;
+      const bool keeps_tags = message["role"] == "assistant" && std::string_view(key) == "content";
+      *member = keeps_tags ? mark(*member, kReasoningTags) : mark(*member);
+    }
+    if (const auto calls = message.find("tool_calls"); calls != message.end()) mark_json(*calls);
+  }
+
+  const LookAlikeMarker& marker_;
+  std::string_view sentinel_;
+  bool also_ends_;
+};
 
 void erase_all(std::string& text, std::string_view what) {
   size_t kept = 0;
@@ -217,7 +233,42 @@ struct ChatTemplate::Impl {
   bool source_has(std::string_view text) const {
     return source.plain.find(text) != std::string::npos || source.with_tools.find(text) != std::string::npos;
   }
+  Result<std::string> choose_sentinel(const Json& context) const;
+  // Renders `context`, marked already, and encodes the result. The text still holds the sentinels.
+  Result<RenderedPrompt> render(Json context, std::string_view sentinel,
+                                const ChatTemplateOptions& options) const;
+  std::vector<int32_t> added_only(std::vector<int32_t> ids) const {
+    std::erase_if(ids, [&](int32_t id) { return !tokenizer.is_added(id); });
+    return ids;
+  }
 };
+
+Result<std::string> ChatTemplate::Impl::choose_sentinel(const Json& context) const {
+  SentinelChooser chooser;
+  chooser.avoid(context.dump());
+  chooser.avoid(source.plain);
+  chooser.avoid(source.with_tools);
+  for (const std::string& token : tokenizer.added_tokens()) chooser.avoid(token);
+  const auto sentinel = chooser.choose();
+  if (!sentinel) return invalid_argument("the messages hold every character that could mark them");
+  return *sentinel;
+}
+
+Result<RenderedPrompt> ChatTemplate::Impl::render(Json context, std::string_view sentinel,
+                                                  const ChatTemplateOptions& options) const {
+  for (const auto& [name, content] : tokenizer.named_tokens()) context[name] = content;
+  RenderedPrompt prompt;
+  try {
+    const auto& core = options.tools_json.empty() ? plain : with_tools;
+    const std::string document = context.dump();
+    const auto rendered = bridge::template_render(*core, as_slice(document), options.now_unix_s);
+    prompt.text.assign(reinterpret_cast<const char*>(rendered.data()), rendered.size());
+  } catch (const rust::Error& error) {
+    return invalid_argument("chat template: {}", error.what());
+  }
+  ASSIGN_OR_RETURN(prompt.ids, tokenizer.encode_marked(prompt.text, sentinel));
+  return prompt;
+}
 
 ChatTemplate::ChatTemplate(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
@@ -237,31 +288,22 @@ Result<ChatTemplate> ChatTemplate::load(const TextAssets& assets, const Tokenize
 
 Result<RenderedPrompt> ChatTemplate::render(const std::vector<ChatMessage>& messages,
                                             const ChatTemplateOptions& options) const {
-  ASSIGN_OR_RETURN(Json context, make_context(messages, options));
-  SentinelChooser chooser;
-  chooser.avoid(context.dump());
-  chooser.avoid(impl_->source.plain);
-  chooser.avoid(impl_->source.with_tools);
-  for (const std::string& token : impl_->tokenizer.added_tokens()) chooser.avoid(token);
-  const auto sentinel = chooser.choose();
-  if (!sentinel) return invalid_argument("messages hold every character that could mark them");
-  mark_context(context, impl_->marker, *sentinel);
-  for (const auto& [name, content] : impl_->tokenizer.named_tokens()) context[name] = content;
+  ASSIGN_OR_RETURN(const Json context, make_context(messages, options));
+  ASSIGN_OR_RETURN(const std::string sentinel, impl_->choose_sentinel(context));
+  Json marked = context;
+  ContextMarker(impl_->marker, sentinel, /*also_ends=*/false).mark_context(marked);
+  ASSIGN_OR_RETURN(RenderedPrompt prompt, impl_->render(marked, sentinel, options));
 
-  std::string marked;
-  try {
-    const auto& core = options.tools_json.empty() ? impl_->plain : impl_->with_tools;
-    const std::string document = context.dump();
-    const auto rendered = bridge::template_render(*core, as_slice(document), options.now_unix_s);
-    marked.assign(reinterpret_cast<const char*>(rendered.data()), rendered.size());
-  } catch (const rust::Error& error) {
-    return invalid_argument("chat template: {}", error.what());
+  // Marks at the ends of texts ("> quote", "a <") may mislead a template that inspects them, so they are used
+  // only where they matter: where a text and its neighbours have formed an added token.
+  Json marked_ends = context;
+  ContextMarker(impl_->marker, sentinel, /*also_ends=*/true).mark_context(marked_ends);
+  if (marked_ends != marked) {
+    ASSIGN_OR_RETURN(RenderedPrompt safe, impl_->render(std::move(marked_ends), sentinel, options));
+    if (impl_->added_only(safe.ids) != impl_->added_only(prompt.ids)) prompt = std::move(safe);
   }
-  RenderedPrompt prompt;
-  ASSIGN_OR_RETURN(prompt.ids, impl_->tokenizer.encode_marked(marked, *sentinel));
-  prompt.starts_in_reasoning = options.add_generation_prompt && ends_in_open_think(marked);
-  prompt.text = std::move(marked);
-  erase_all(prompt.text, *sentinel);
+  prompt.starts_in_reasoning = options.add_generation_prompt && ends_in_open_think(prompt.text);
+  erase_all(prompt.text, sentinel);
   return prompt;
 }
 

@@ -83,15 +83,16 @@ LookAlikeMarker::Match LookAlikeMarker::match_at(const Trie& trie, std::string_v
   return begin < text.size() ? Match::kRunsOut : Match::kNone;
 }
 
-std::string LookAlikeMarker::mark(std::string_view text, std::string_view sentinel, bool also_front,
+std::string LookAlikeMarker::mark(std::string_view text, std::string_view sentinel, bool also_ends,
                                   std::span<const std::string> allowed) const {
   std::string out;
   out.reserve(text.size() + 16);
-  if (also_front && match_at(endings_, text, 0, {}) != Match::kNone) out.append(sentinel);
+  if (also_ends && match_at(endings_, text, 0, {}) != Match::kNone) out.append(sentinel);
   for (size_t i = 0; i < text.size();) {
     const size_t size = character_size(text, i);
     out.append(text.substr(i, size));
-    if (match_at(tokens_, text, i, allowed) != Match::kNone) out.append(sentinel);
+    const Match match = match_at(tokens_, text, i, allowed);
+    if (match == Match::kWhole || (also_ends && match == Match::kRunsOut)) out.append(sentinel);
     i += size;
   }
   return out;

@@ -32,12 +32,12 @@ class LookAlikeMarker {
  public:
   explicit LookAlikeMarker(std::span<const std::string> added_tokens);
 
-  // `text` with `sentinel` put
-  //  * after the first character of every occurrence of an added token, overlapping ones too;
+  // `text` with `sentinel` put after the first character of every occurrence of an added token, overlapping
+  // ones too; tokens in `allowed` are left alone. With `also_ends`, it is put as well
   //  * into an ending that could be completed to an added token by what follows it in the prompt;
-  //  * with `also_front`, before a beginning that could complete an added token begun before it.
-  // Tokens in `allowed` are left alone. Both texts must be valid UTF-8.
-  std::string mark(std::string_view text, std::string_view sentinel, bool also_front,
+  //  * before a beginning that could complete an added token begun before it.
+  // Both texts must be valid UTF-8.
+  std::string mark(std::string_view text, std::string_view sentinel, bool also_ends,
                    std::span<const std::string> allowed = {}) const;
 
  private:
