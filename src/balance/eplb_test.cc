@@ -73,7 +73,8 @@ TEST(Eplb, layers_do_not_touch_one_another) {
 TEST(Eplb, ties_go_to_the_lowest_index) {
   const std::vector<float> weight(4, 1.0f);
   const ExpertPlacement placement = rebalance_experts({1, 4, weight}, {6, 1, 1, 3}).value();
-  // Copies go to experts 0 and 1. Singles 2 and 3 are packed first; the first halves share GPU 2, the copies fill up.
+  // Copies go to experts 0 and 1. Singles 2 and 3 are packed first; the first halves share GPU 2, the copies
+  // fill up.
   EXPECT_EQ(placement.logcnt, (std::vector<int32_t>{2, 2, 1, 1}));
   EXPECT_EQ(placement.phy2log, (std::vector<int32_t>{2, 0, 3, 1, 0, 1}));
 }
