@@ -44,20 +44,31 @@ struct SampledToken {
   std::optional<TokenLogprobs> logprobs;
 };
 
+// Scratch of one thread that samples; keeps its memory from call to call.
+struct SamplerWorkspace {
+  struct Candidate {
+    float logit;
+    int32_t id;
+    double weight;
+  };
+  std::vector<float> logits;
+  std::vector<Candidate> candidates;
+};
+
 // One sequence's sampler: the parameters and what the penalties need to know of the past. Order of
 // operations: logit bias, repetition penalty, presence and frequency penalties, temperature, top-k, top-p (of
 // what top-k left), min-p; then the inverse of the cumulative distribution over the remaining tokens by id.
 // Sums are F64.
 class Sampler {
  public:
-  // `prompt` counts for the repetition penalty only.
+  // `prompt` counts for the repetition penalty only. The parameters are valid.
   Sampler(SamplingParams params, uint32_t choice, std::span<const int32_t> prompt);
 
   const SamplingParams& params() const { return params_; }
 
   // The token for `position` (its index in prompt + output). kDataLoss when a logit is NaN or +infinity or
   // none is finite. Does not change the sampler: record() does.
-  Result<SampledToken> sample(std::span<const float> logits, int32_t position);
+  Result<SampledToken> sample(std::span<const float> logits, int32_t position, SamplerWorkspace& work) const;
   // `token` was appended to the output.
   void record(int32_t token);
 
@@ -66,24 +77,14 @@ class Sampler {
     int32_t num_generated = 0;
     bool in_prompt = false;
   };
-  bool has_penalties() const;
+  bool changes_logits() const;
   void adjust(std::span<float> logits) const;
-  int32_t draw(std::span<const float> logits, int32_t position);
-  void keep_top_k();
-  void keep_top_p();
-  void keep_min_p();
-
-  struct Candidate {
-    float logit;
-    int32_t id;
-    double weight;
-  };
+  int32_t draw(std::span<const float> logits, int32_t position, SamplerWorkspace& work) const;
 
   const SamplingParams params_;
   const uint32_t choice_;
+  const bool has_penalties_;
   std::unordered_map<int32_t, Seen> seen_;  // only filled when a penalty is on
-  std::vector<float> adjusted_;             // scratch, kept so that a step allocates nothing
-  std::vector<Candidate> candidates_;       // scratch
 };
 
 }  // namespace fathom
