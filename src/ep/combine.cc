@@ -47,8 +47,9 @@ void Flight::count_rows(ExchangeStats& stats, int peer, int64_t dispatched, int6
 ExchangeStats Flight::take_stats() { return std::exchange(stats_, {}); }
 
 ExchangeStats ExpertExchange::take_stats() {
-  ExchangeStats stats = flights_[0].take_stats();
-  return stats += flights_[1].take_stats();
+  ExchangeStats stats;
+  for (Flight& flight : flights_) stats += flight.take_stats();
+  return stats;
 }
 
 int64_t Flight::num_return_rows() const { return normal() ? return_row_begin_.back() : 0; }

@@ -16,7 +16,7 @@ Flight::Flight(Endpoint& endpoint, const ExchangeShape& shape)
     : endpoint_(endpoint),
       shape_(shape),
       output_dtype_(shape.mode == ExchangeMode::kNormal ? DType::kF32 : shape.result),
-      input_stride_bytes_(static_cast<int64_t>(align_up(shape.payload_row_bytes, kBufferAlignmentBytes))) {
+      input_stride_bytes_(std::max(shape.expert_stride_bytes, shape.payload_row_bytes)) {
   CHECK(shape.top_k >= 1 && shape.top_k <= kTopKMax);
   CHECK(shape.result == DType::kBf16 || shape.result == DType::kF32);
   CHECK(!(shape.expert_order && shape.mode == ExchangeMode::kNormal));

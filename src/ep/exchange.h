@@ -44,7 +44,9 @@ struct ExchangeShape {
   int64_t max_tokens_per_rank = 0;
   int64_t payload_row_bytes = 0;  // a dispatched row without its scales
   int64_t scale_row_bytes = 0;    // its scales; 0 where the format has none
-  DType result = DType::kBf16;    // kBf16 or kF32: a combined row
+  int64_t expert_stride_bytes =
+      0;                        // distance of gathered rows, if more than the payload's; the gap stays zero
+  DType result = DType::kBf16;  // kBf16 or kF32: a combined row
 
   int num_slots() const { return num_ranks * slots_per_rank; }
   // Rows the experts of one rank may get: every token of every rank, as often as the rank has slots for it.
@@ -192,26 +194,28 @@ class Flight {
   AlignedBuffer reduced_;  // normal: rows of shape.result to return, by source
 };
 
-// A rank's exchanges: numbered, at most two in flight (two micro-batches).
+// A rank's exchanges, numbered; with two flights two may be in flight at a time (two micro-batches).
 class ExpertExchange {
  public:
-  ExpertExchange(Endpoint& endpoint, const ExchangeShape& shape)
-      : flights_{Flight(endpoint, shape), Flight(endpoint, shape)} {}
+  ExpertExchange(Endpoint& endpoint, const ExchangeShape& shape, int num_flights = 1) {
+    flights_.reserve(num_flights);
+    for (int i = 0; i < num_flights; ++i) flights_.emplace_back(endpoint, shape);
+  }
 
   // The flight of the next exchange and its number; every rank takes them in the same order.
   struct Ticket {
-    Flight* flight;
-    uint64_t sequence;
+    Flight* flight = nullptr;
+    uint64_t sequence = 0;
   };
   Ticket next() {
     const uint64_t sequence = next_sequence_++;
-    return {&flights_[sequence % 2], sequence};
+    return {&flights_[sequence % flights_.size()], sequence};
   }
   ExchangeStats take_stats();
 
  private:
   uint64_t next_sequence_ = 0;
-  Flight flights_[2];
+  std::vector<Flight> flights_;
 };
 
 }  // namespace fathom

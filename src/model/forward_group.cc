@@ -1,0 +1,274 @@
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "base/check.h"
+#include "model/forward.h"
+#include "model/rank_forward.h"
+#include "transport/inproc.h"
+
+namespace fathom {
+namespace {
+
+// Runs the ranks in this process: a single one on the caller's thread, several on a thread each, which sleeps
+// between steps.
+class InprocForwardGroup final : public ForwardGroup {
+ public:
+  InprocForwardGroup(const Model& model, KvStorage& storage, const ForwardOptions& options,
+                     const PlacementShape& placement_shape, ActFormat dispatch_format,
+                     std::unique_ptr<InprocGroup> transport)
+      : model_(model),
+        options_(options),
+        placement_(placement_shape),
+        transport_(std::move(transport)),
+        logits_(options.max_logit_rows * model.config().vocab_size * sizeof(float)) {
+    const RankSetup setup{.model = model_,
+                          .storage = storage,
+                          .options = options_,
+                          .placement_shape = placement_shape,
+                          .dispatch_format = dispatch_format,
+                          .threads = std::max(1, options.threads / options.num_ranks),
+                          .max_context = options.max_context,
+                          .stop = stop_};
+    for (int rank = 0; rank < options_.num_ranks; ++rank) {
+      endpoints_.push_back(transport_->endpoint(rank));
+      ranks_.push_back(std::make_unique<RankForward>(setup, *endpoints_.back()));
+    }
+    rank_logits_.resize(options_.num_ranks);
+    statuses_.resize(options_.num_ranks);
+    stats_.expert_tokens.resize(ranks_[0]->stats().expert_tokens.size());
+    stats_.rank_rows_max.resize(ranks_[0]->stats().received_rows.size());
+    if (options_.num_ranks > 1) {
+      for (int rank = 0; rank < options_.num_ranks; ++rank) {
+        threads_.emplace_back([this, rank] { rank_main(rank); });
+      }
+    }
+  }
+
+  ~InprocForwardGroup() override {
+    {
+      std::lock_guard lock(mu_);
+      quit_ = true;
+    }
+    start_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  int num_ranks() const override { return options_.num_ranks; }
+  const StepStats& last_stats() const override { return stats_; }
+  PlacementTable& placement() override { return placement_; }
+  void request_stop() override { stop_.store(true, std::memory_order_relaxed); }
+
+  Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) override {
+    RETURN_IF_ERROR(failure_);
+    RETURN_IF_ERROR(check_batches(ranks));
+    stop_.store(false, std::memory_order_relaxed);
+    batches_ = ranks;
+    snapshot_ = placement_.snapshot();
+    assign_logits();
+    if (options_.num_ranks == 1) {
+      run_rank(0);
+    } else {
+      run_all_ranks();
+    }
+    *logits = {logits_.as<float>(), num_logit_rows_, model_.config().vocab_size};
+    add_up_stats();
+    return outcome();
+  }
+
+ private:
+  Status check_batches(std::span<const RankBatch> ranks) const;
+  Status check_chunk(int rank, size_t i, const SequenceChunk& chunk) const;
+  void assign_logits();
+  void run_rank(int rank);
+  void run_all_ranks();
+  void rank_main(int rank);
+  Status outcome();
+  void add_up_stats();
+
+  const Model& model_;
+  const ForwardOptions options_;
+  PlacementTable placement_;
+  std::unique_ptr<InprocGroup> transport_;
+  std::atomic<bool> stop_{false};
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;
+  std::vector<std::unique_ptr<RankForward>> ranks_;
+  AlignedBuffer logits_;
+
+  // The step in progress: written by step() while all ranks sleep.
+  std::span<const RankBatch> batches_;
+  PlacementSnapshot snapshot_;
+  std::vector<MatrixView<float>> rank_logits_;
+  std::vector<Status> statuses_;  // [ranks] each written by its rank
+  int64_t num_logit_rows_ = 0;
+  StepStats stats_;
+  Status failure_;  // once set, the group answers nothing else
+
+  std::mutex mu_;
+  std::condition_variable start_, done_;
+  uint64_t step_number_ = 0;  // guarded by mu_, as are the next two
+  int ranks_running_ = 0;
+  bool quit_ = false;
+  std::vector<std::thread> threads_;
+};
+
+Status InprocForwardGroup::check_batches(std::span<const RankBatch> ranks) const {
+  if (static_cast<int>(ranks.size()) != options_.num_ranks) {
+    return invalid_argument("step: {} batches for {} ranks", ranks.size(), options_.num_ranks);
+  }
+  int64_t logit_rows = 0;
+  for (int rank = 0; rank < options_.num_ranks; ++rank) {
+    if (ranks[rank].num_tokens() > options_.max_tokens_per_rank) {
+      return invalid_argument("step: rank {} has {} tokens, the limit is {}", rank, ranks[rank].num_tokens(),
+                              options_.max_tokens_per_rank);
+    }
+    for (size_t i = 0; i < ranks[rank].chunks.size(); ++i)
+      RETURN_IF_ERROR(check_chunk(rank, i, ranks[rank].chunks[i]));
+    logit_rows += ranks[rank].num_logit_rows();
+  }
+  if (logit_rows > options_.max_logit_rows) {
+    return invalid_argument("step: {} rows of logits, the limit is {}", logit_rows, options_.max_logit_rows);
+  }
+  return {};
+}
+
+Status InprocForwardGroup::check_chunk(int rank, size_t i, const SequenceChunk& chunk) const {
+  const int64_t context = chunk.start + static_cast<int64_t>(chunk.tokens.size());
+  if (chunk.tokens.empty() || chunk.start < 0 || context > options_.max_context) {
+    return invalid_argument("step: rank {}, chunk {}: {} tokens after {}; a sequence has 1 to {}", rank, i,
+                            chunk.tokens.size(), chunk.start, options_.max_context);
+  }
+  if (static_cast<int64_t>(chunk.blocks.size()) * kBlockTokens < context) {
+    return invalid_argument("step: rank {}, chunk {}: {} blocks for {} tokens", rank, i, chunk.blocks.size(),
+                            context);
+  }
+  for (int32_t token : chunk.tokens) {
+    if (token < 0 || token >= model_.config().vocab_size) {
+      return invalid_argument("step: rank {}, chunk {}: token {} is not in a vocabulary of {}", rank, i,
+                              token, model_.config().vocab_size);
+    }
+  }
+  return {};
+}
+
+void InprocForwardGroup::assign_logits() {
+  const int64_t vocab = model_.config().vocab_size;
+  num_logit_rows_ = 0;
+  for (int rank = 0; rank < options_.num_ranks; ++rank) {
+    const int64_t rows = batches_[rank].num_logit_rows();
+    rank_logits_[rank] = {logits_.as<float>() + num_logit_rows_ * vocab, rows, vocab};
+    num_logit_rows_ += rows;
+  }
+}
+
+void InprocForwardGroup::run_rank(int rank) {
+  statuses_[rank] = ranks_[rank]->step(batches_[rank], snapshot_, rank_logits_[rank]);
+  const StatusCode code = statuses_[rank].code();
+  // The others must not wait for a rank that has failed until their deadline.
+  if (code != StatusCode::kOk && code != StatusCode::kCancelled) transport_->abort(statuses_[rank].message());
+}
+
+void InprocForwardGroup::run_all_ranks() {
+  std::unique_lock lock(mu_);
+  ranks_running_ = options_.num_ranks;
+  ++step_number_;
+  start_.notify_all();
+  done_.wait(lock, [&] { return ranks_running_ == 0; });
+}
+
+void InprocForwardGroup::rank_main(int rank) {
+  uint64_t seen = 0;
+  for (;;) {
+    {
+      std::unique_lock lock(mu_);
+      start_.wait(lock, [&] { return quit_ || step_number_ != seen; });
+      if (quit_) return;
+      seen = step_number_;
+    }
+    run_rank(rank);
+    std::lock_guard lock(mu_);
+    if (--ranks_running_ == 0) done_.notify_one();
+  }
+}
+
+Status InprocForwardGroup::outcome() {
+  Status cancelled, failed;
+  for (const Status& status : statuses_) {
+    if (status.code() == StatusCode::kCancelled) {
+      cancelled = status;
+    } else if (!status.ok() && (failed.ok() || failed.code() == StatusCode::kUnavailable)) {
+      failed = status;  // kUnavailable only passes on that another rank has failed
+    }
+  }
+  if (failed.ok()) return cancelled;
+  failure_ = Status(StatusCode::kFailedPrecondition, "the group has failed: " + failed.message());
+  return failed;
+}
+
+void InprocForwardGroup::add_up_stats() {
+  stats_.tokens = 0;
+  stats_.exchange = {};
+  std::fill(stats_.expert_tokens.begin(), stats_.expert_tokens.end(), 0);
+  std::fill(stats_.rank_rows_max.begin(), stats_.rank_rows_max.end(), 0);
+  std::fill(std::begin(stats_.stage_time), std::end(stats_.stage_time), Duration{});
+  for (int rank = 0; rank < options_.num_ranks; ++rank) {
+    const RankStats& from = ranks_[rank]->stats();
+    stats_.tokens += batches_[rank].num_tokens();
+    stats_.exchange += from.exchange;
+    for (size_t i = 0; i < from.expert_tokens.size(); ++i) stats_.expert_tokens[i] += from.expert_tokens[i];
+    for (size_t i = 0; i < from.received_rows.size(); ++i) {
+      stats_.rank_rows_max[i] = std::max(stats_.rank_rows_max[i], from.received_rows[i]);
+    }
+    for (int i = 0; i < kNumStages; ++i)
+      stats_.stage_time[i] = std::max(stats_.stage_time[i], from.stage_time[i]);
+  }
+}
+
+// The options with everything that follows from model and storage filled in.
+Result<ForwardOptions> complete_options(const Model& model, const KvStorage& storage,
+                                        ForwardOptions options) {
+  if (options.threads < 1 || options.max_tokens_per_rank < 1 || options.max_logit_rows < 1 ||
+      options.max_context < 0) {
+    return invalid_argument(
+        "forward group: {} threads, {} tokens per rank, {} rows of logits, context {}: too small",
+        options.threads, options.max_tokens_per_rank, options.max_logit_rows, options.max_context);
+  }
+  const ModelConfig& config = model.config();
+  const KvLayout want{.num_layers = static_cast<int32_t>(config.num_hidden_layers),
+                      .latent_dim = static_cast<int32_t>(config.kv_lora_rank),
+                      .rope_dim = static_cast<int32_t>(config.qk_rope_head_dim),
+                      .dtype = model.weights().core_dtype};
+  if (storage.layout() != want) {
+    return invalid_argument("forward group: the KV storage is {}, the model needs {}",
+                            storage.layout().to_string(), want.to_string());
+  }
+  const int64_t storage_tokens = int64_t{storage.num_blocks()} * kBlockTokens;
+  if (options.max_context == 0 || options.max_context > storage_tokens) options.max_context = storage_tokens;
+  return options;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ForwardGroup>> ForwardGroup::create(const Model& model, KvStorage& storage,
+                                                           const ForwardOptions& options) {
+  ASSIGN_OR_RETURN(const ForwardOptions complete, complete_options(model, storage, options));
+  const ModelConfig& config = model.config();
+  const PlacementShape placement{.num_layers = static_cast<int>(config.num_moe_layers()),
+                                 .num_experts = std::max(1, static_cast<int>(config.n_routed_experts)),
+                                 .num_redundant = options.redundant_experts,
+                                 .num_ranks = options.num_ranks};
+  RETURN_IF_ERROR(placement.validate());
+  const ActFormat native = model.weights().ffn_act;
+  const ActFormat dispatch_format = options.dispatch_format.value_or(native);
+  if (dispatch_format != native && dispatch_format != ActFormat::kFp8) {
+    return invalid_argument("dispatch carries {} here, or fp8; not {}", act_format_name(native),
+                            act_format_name(dispatch_format));
+  }
+  ASSIGN_OR_RETURN(auto transport, InprocGroup::create({.num_ranks = options.num_ranks,
+                                                        .timeout = options.peer_timeout,
+                                                        .spin_iterations = options.num_ranks == 1 ? 1 : 0}));
+  return std::unique_ptr<ForwardGroup>(std::make_unique<InprocForwardGroup>(
+      model, storage, complete, placement, dispatch_format, std::move(transport)));
+}
+
+}  // namespace fathom

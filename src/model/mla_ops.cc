@@ -1,0 +1,211 @@
+#include "model/mla_ops.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/quantize.h"
+
+namespace fathom {
+namespace {
+
+// Rows of one head that a tile of the absorbed form's small products takes.
+constexpr int64_t kHeadTileRows = 64;
+
+// What MLA's core computes with: the storage's own type.
+ActFormat core_format(DType kv_dtype) { return kv_dtype == DType::kF32 ? ActFormat::kF32 : ActFormat::kBf16; }
+
+// Hands out pieces of a tile's scratch.
+class Scratch {
+ public:
+  explicit Scratch(std::byte* memory) : next_(memory) {}
+  std::byte* take(int64_t bytes) {
+    return std::exchange(next_, next_ + align_up(bytes, kBufferAlignmentBytes));
+  }
+  float* take_floats(int64_t count) { return reinterpret_cast<float*>(take(count * sizeof(float))); }
+
+ private:
+  std::byte* next_;
+};
+
+// `x` in the core's format; F32 rows are used where they are.
+Activations core_rows(MatrixView<const float> x, ActFormat format, Scratch& scratch) {
+  if (format == ActFormat::kF32) return f32_activations(x);
+  const Activations rows =
+      make_activations(format, x.rows, x.cols, scratch.take(act_bytes(format, x.rows, x.cols)));
+  quantize_rows(x, rows);
+  return rows;
+}
+
+// Columns of head `head` in rows [begin, end) of per-head activations.
+MatrixView<float> head_columns(FloatRows& rows, int64_t num_rows, int64_t begin, int64_t end, int64_t head,
+                               int64_t head_dim) {
+  return rows.rows(num_rows).row_range(begin, end).col_range(head * head_dim, (head + 1) * head_dim);
+}
+
+// fn(head, begin, end, scratch) over all heads and row ranges.
+template <typename Fn>
+void for_head_tiles(const MlaContext& c, Fn&& fn) {
+  const int64_t num_row_tiles = ceil_div(c.batch.num_rows(), kHeadTileRows);
+  c.stream.for_tiles(c.shape.heads * num_row_tiles, [&](int64_t tile, std::byte* scratch) {
+    const int64_t begin = tile % num_row_tiles * kHeadTileRows;
+    fn(tile / num_row_tiles, begin, std::min(begin + kHeadTileRows, c.batch.num_rows()), Scratch(scratch));
+  });
+}
+
+void store_kv_row(const MlaContext& c, const AttentionWeights& w, int64_t row, float* normed) {
+  const MlaShape& s = c.shape;
+  float* const c_kv = c.a.c_kv.row(row);
+  rms_norm({c_kv, 1, s.latent}, w.kv_a_layernorm, s.latent_norm_eps, {normed, 1, s.latent});
+  rope_interleaved({c_kv + s.latent, 1, s.rope}, c.a.cos_sin.row(row));
+  const DType dtype = c.batch.kv_dtype();
+  std::byte* const stored = c.batch.kv_row(row);
+  from_f32(normed, s.latent, dtype, stored);
+  from_f32(c_kv + s.latent, s.rope, dtype, stored + dtype_bytes(dtype, s.latent));
+}
+
+}  // namespace
+
+void fill_cos_sin(std::span<const double> inv_freq, double attention_factor, int64_t position,
+                  float* cos_sin) {
+  for (size_t i = 0; i < inv_freq.size(); ++i) {
+    // The angle is rounded to F32 as in the code these models were trained with; cos and sin of it are exact.
+    const double angle = static_cast<float>(position) * static_cast<float>(inv_freq[i]);
+    cos_sin[2 * i] = static_cast<float>(std::cos(angle) * attention_factor);
+    cos_sin[2 * i + 1] = static_cast<float>(std::sin(angle) * attention_factor);
+  }
+}
+
+void norm_query_and_store_kv_level(const MlaContext& c, const AttentionWeights& w) {
+  c.stream.for_rows(c.batch.num_rows(), [&](int64_t begin, int64_t end, std::byte* scratch) {
+    auto* const normed = reinterpret_cast<float*>(scratch);
+    for (int64_t row = begin; row < end; ++row) {
+      if (w.q_a_proj.n > 0) {
+        const int64_t q_lora = w.q_b_proj.k;
+        rms_norm({c.a.c_q.row(row), 1, q_lora}, w.q_a_layernorm, c.shape.latent_norm_eps,
+                 {normed, 1, q_lora});
+        quantize_rows({normed, 1, q_lora}, act_row_range(c.a.c_q_normed.rows(end), row, row + 1));
+      }
+      store_kv_row(c, w, row, normed);
+    }
+  });
+}
+
+void absorb_query_level(const MlaContext& c, const AttentionWeights& w) {
+  const MlaShape& s = c.shape;
+  const int64_t t = c.batch.num_rows();
+  for_head_tiles(c, [&](int64_t head, int64_t begin, int64_t end, Scratch scratch) {
+    const MatrixView<float> q = head_columns(c.a.q, t, begin, end, head, s.qk());
+    for (int64_t row = begin; row < end; ++row) {
+      rope_interleaved({q.row(row - begin) + s.nope, 1, s.rope}, c.a.cos_sin.row(row));
+    }
+    const Activations q_nope = core_rows(q.col_range(0, s.nope), core_format(c.batch.kv_dtype()), scratch);
+    linear(q_nope, w.w_uk_t[head], head_columns(c.a.q_latent, t, begin, end, head, s.latent));
+  });
+}
+
+void attend_absorbed_level(const MlaContext& c) {
+  const MlaShape& s = c.shape;
+  const int64_t t = c.batch.num_rows();
+  // All heads of a token together read the latent once; few tokens are split over the threads by heads.
+  const int64_t splits = std::min(s.heads, ceil_div(2 * c.stream.num_threads(), std::max<int64_t>(t, 1)));
+  const int64_t heads_per_tile = ceil_div(s.heads, splits);
+  const int64_t num_splits = ceil_div(s.heads, heads_per_tile);
+  c.stream.for_tiles(t * num_splits, [&](int64_t tile, std::byte* scratch) {
+    const int64_t row = tile / num_splits;
+    const int64_t head = tile % num_splits * heads_per_tile;
+    const AbsorbedQuery query{.latent = c.a.q_latent.row(row) + head * s.latent,
+                              .latent_stride = s.latent,
+                              .rope = c.a.q.row(row) + head * s.qk() + s.nope,
+                              .rope_stride = s.qk(),
+                              .num_heads = std::min(heads_per_tile, s.heads - head),
+                              .visible = c.batch.position(row) + 1,
+                              .scale = s.softmax_scale,
+                              .out = c.a.o_latent.row(row) + head * s.latent,
+                              .out_stride = s.latent};
+    mla_absorbed(c.batch.latent_blocks(c.batch.sequence_of(row)), query, scratch);
+  });
+}
+
+void expand_output_level(const MlaContext& c, const AttentionWeights& w) {
+  const MlaShape& s = c.shape;
+  const int64_t t = c.batch.num_rows();
+  for_head_tiles(c, [&](int64_t head, int64_t begin, int64_t end, Scratch scratch) {
+    const Activations o_latent = core_rows(head_columns(c.a.o_latent, t, begin, end, head, s.latent),
+                                           core_format(c.batch.kv_dtype()), scratch);
+    linear(o_latent, w.w_uv[head], head_columns(c.a.o, t, begin, end, head, s.v));
+  });
+}
+
+namespace {
+
+// One head's keys or values, [context, dim] in the storage's type: W · latent, a block of tokens at a time.
+const std::byte* expand_from_latent(const LatentBlocks& kv, int64_t context, const PackedWeight& w,
+                                    float* product, Scratch& scratch) {
+  std::byte* const out = scratch.take(dtype_bytes(kv.dtype, context * w.n));
+  for (int64_t first = 0; first < context; first += kAttentionTile) {
+    const int64_t rows = std::min(kAttentionTile, context - first);
+    const Activations latent{.format = core_format(kv.dtype),
+                             .rows = rows,
+                             .k = kv.latent_dim,
+                             .data = const_cast<void*>(kv.block[first / kAttentionTile]),
+                             .row_stride_bytes = dtype_bytes(kv.dtype, kv.row_stride)};
+    linear(latent, w, {product, rows, w.n});
+    from_f32(product, rows * w.n, kv.dtype, out + dtype_bytes(kv.dtype, first * w.n));
+  }
+  return out;
+}
+
+void attend_one_head(const MlaContext& c, const AttentionWeights& w, const TokenSequence& sequence,
+                     int64_t head, Scratch scratch) {
+  const MlaShape& s = c.shape;
+  const LatentBlocks kv = c.batch.latent_blocks(sequence);
+  float* const product = scratch.take_floats(kAttentionTile * std::max(s.nope, s.v));
+  const PerHeadKeys keys{.nope = expand_from_latent(kv, sequence.context(), w.w_uk[head], product, scratch),
+                         .nope_stride = s.nope,
+                         .nope_dim = s.nope,
+                         .v = expand_from_latent(kv, sequence.context(), w.w_uv[head], product, scratch),
+                         .v_stride = s.v,
+                         .v_dim = s.v};
+  const int64_t begin = sequence.first_row, end = begin + sequence.num_rows;
+  const MatrixView<float> q = head_columns(c.a.q, c.batch.num_rows(), begin, end, head, s.qk());
+  for (int64_t row = begin; row < end; ++row) {
+    rope_interleaved({q.row(row - begin) + s.nope, 1, s.rope}, c.a.cos_sin.row(row));
+  }
+  const MatrixView<float> o = head_columns(c.a.o, c.batch.num_rows(), begin, end, head, s.v);
+  const PerHeadQuery query{.q = q.data,
+                           .q_stride = q.stride,
+                           .rows = sequence.num_rows,
+                           .start = sequence.start,
+                           .scale = s.softmax_scale,
+                           .out = o.data,
+                           .out_stride = o.stride};
+  mla_per_head(kv, keys, query, scratch.take(mla_per_head_scratch_bytes(s.nope, s.rope, s.v)));
+}
+
+}  // namespace
+
+void attend_per_head_level(const MlaContext& c, const AttentionWeights& w) {
+  const auto num_sequences = static_cast<int64_t>(c.batch.sequences().size());
+  c.stream.for_tiles(num_sequences * c.shape.heads, [&](int64_t tile, std::byte* scratch) {
+    attend_one_head(c, w, c.batch.sequences()[tile / c.shape.heads], tile % c.shape.heads, Scratch(scratch));
+  });
+}
+
+int64_t mla_scratch_bytes(const MlaShape& s, DType kv_dtype, AttentionForm form, int64_t max_context) {
+  if (form == AttentionForm::kAbsorbed) {
+    const ActFormat format = core_format(kv_dtype);
+    return std::max({mla_absorbed_scratch_bytes(s.heads, s.latent, s.rope),
+                     act_bytes(format, kHeadTileRows, s.latent), act_bytes(format, kHeadTileRows, s.nope)});
+  }
+  const auto aligned = [](int64_t bytes) {
+    return static_cast<int64_t>(align_up(bytes, kBufferAlignmentBytes));
+  };
+  return aligned(kAttentionTile * std::max(s.nope, s.v) * sizeof(float)) +
+         aligned(dtype_bytes(kv_dtype, max_context * s.nope)) +
+         aligned(dtype_bytes(kv_dtype, max_context * s.v)) + mla_per_head_scratch_bytes(s.nope, s.rope, s.v);
+}
+
+}  // namespace fathom

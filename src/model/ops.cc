@@ -1,0 +1,185 @@
+#include "model/ops.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "kernels/elementwise.h"
+#include "kernels/quantize.h"
+
+namespace fathom {
+namespace {
+
+constexpr int kLinearsPerLevelMax = 4;
+// SwiGLU tiles: 128 outputs, the block over which FP8 and INT8 rows are scaled, so a tile quantises what it
+// made.
+constexpr int64_t kSwigluTileN = kScaleBlock;
+constexpr int64_t kSwigluTileRows = 128;
+
+MatrixView<const float> one_row(const float* data, int64_t n) { return {data, 1, n}; }
+MatrixView<float> one_row(float* data, int64_t n) { return {data, 1, n}; }
+
+// Columns [begin, end) of the rows, as activations of their own; begin is a multiple of 128.
+Activations act_columns(const Activations& x, int64_t begin, int64_t end) {
+  Activations part = x;
+  part.k = end - begin;
+  const int64_t element_bytes = x.format == ActFormat::kF32 ? 4 : x.format == ActFormat::kBf16 ? 2 : 1;
+  part.data = static_cast<std::byte*>(x.data) + begin * element_bytes;
+  if (x.scales != nullptr) part.scales = x.scales + begin / kScaleBlock;
+  return part;
+}
+
+// A view of `tile` under which y[r, n] of the whole product's columns lands in the tile's own memory.
+MatrixView<float> tile_view(float* tile, int64_t rows, int64_t n_begin, int64_t n, int64_t stride) {
+  return {tile - n_begin, rows, n, stride};
+}
+
+}  // namespace
+
+// Cuts jobs into (rows, columns) tiles, numbered through all jobs.
+class SwigluTiles {
+ public:
+  SwigluTiles(SwigluJobs& jobs, int64_t n) : jobs_(jobs), n_(n) {
+    jobs.tile_begin_.assign(1, 0);
+    for (const SwigluJobs::Job& job : jobs.jobs_) {
+      jobs.tile_begin_.push_back(jobs.tile_begin_.back() + row_tiles(job) * ceil_div(n, kSwigluTileN));
+    }
+  }
+  int64_t num_tiles() const { return jobs_.tile_begin_.back(); }
+
+  struct Tile {
+    const SwigluWeights* w;
+    int64_t row_begin, row_end, n_begin, n_end;
+  };
+  Tile tile(int64_t i) const {
+    const auto& begins = jobs_.tile_begin_;
+    const auto place = std::upper_bound(begins.begin(), begins.end(), i) - begins.begin() - 1;
+    const SwigluJobs::Job& job = jobs_.jobs_[place];
+    const int64_t local = i - begins[place];
+    // Row tiles of the same columns follow one another: they share the weights they read.
+    const int64_t row_begin = job.row_begin + local % row_tiles(job) * kSwigluTileRows;
+    const int64_t n_begin = local / row_tiles(job) * kSwigluTileN;
+    return {job.w, row_begin, std::min(row_begin + kSwigluTileRows, job.row_end), n_begin,
+            std::min(n_begin + kSwigluTileN, n_)};
+  }
+
+ private:
+  static int64_t row_tiles(const SwigluJobs::Job& job) { return ceil_div(job.num_rows(), kSwigluTileRows); }
+
+  const SwigluJobs& jobs_;
+  const int64_t n_;
+};
+
+namespace {
+
+void gate_up_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands, float* scratch) {
+  const int64_t rows = t.row_end - t.row_begin;
+  const int64_t n = t.n_end - t.n_begin;
+  const int64_t inner = t.w->gate.n;
+  const Activations x = act_row_range(operands.x, t.row_begin, t.row_end);
+  float* const gate = scratch;
+  float* const up = scratch + kSwigluTileRows * kSwigluTileN;
+  const LinearTile tile{0, rows, t.n_begin, t.n_end};
+  linear(x, t.w->gate, tile, tile_view(gate, rows, t.n_begin, inner, kSwigluTileN));
+  linear(x, t.w->up, tile, tile_view(up, rows, t.n_begin, inner, kSwigluTileN));
+  const MatrixView<float> product{gate, rows, n, kSwigluTileN};
+  silu_mul(product, {up, rows, n, kSwigluTileN}, product);
+  quantize_rows(product,
+                act_columns(act_row_range(operands.mid, t.row_begin, t.row_end), t.n_begin, t.n_end));
+}
+
+void down_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands, float* scratch) {
+  const int64_t rows = t.row_end - t.row_begin;
+  const int64_t hidden = t.w->down.n;
+  const Activations mid = act_row_range(operands.mid, t.row_begin, t.row_end);
+  const LinearTile tile{0, rows, t.n_begin, t.n_end};
+  if (operands.y_dtype == DType::kF32) {
+    auto* const y = reinterpret_cast<float*>(operands.y) + t.row_begin * hidden;
+    linear(mid, t.w->down, tile, {y, rows, hidden});
+    return;
+  }
+  linear(mid, t.w->down, tile, tile_view(scratch, rows, t.n_begin, hidden, kSwigluTileN));
+  const int64_t element_bytes = dtype_bytes(operands.y_dtype);
+  for (int64_t row = 0; row < rows; ++row) {
+    from_f32(scratch + row * kSwigluTileN, t.n_end - t.n_begin, operands.y_dtype,
+             operands.y + ((t.row_begin + row) * hidden + t.n_begin) * element_bytes);
+  }
+}
+
+}  // namespace
+
+Activations f32_activations(MatrixView<const float> x) {
+  return {.format = ActFormat::kF32,
+          .rows = x.rows,
+          .k = x.cols,
+          .data = const_cast<float*>(x.data),
+          .row_stride_bytes = x.stride * static_cast<int64_t>(sizeof(float))};
+}
+
+void linear_level(Stream& stream, std::initializer_list<LinearOp> ops) {
+  CHECK(ops.size() <= kLinearsPerLevelMax);
+  std::array<LinearTiling, kLinearsPerLevelMax> tilings;
+  int64_t num_tiles = 0;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const LinearOp& op = ops.begin()[i];
+    tilings[i] = plan_linear(op.x.rows, op.w->n, op.w->k, stream.num_threads());
+    num_tiles += tilings[i].num_tiles();
+  }
+  stream.for_tiles(num_tiles, [&](int64_t tile, std::byte*) {
+    size_t i = 0;
+    for (; tile >= tilings[i].num_tiles(); ++i) tile -= tilings[i].num_tiles();
+    const LinearOp& op = ops.begin()[i];
+    linear(op.x, *op.w, tilings[i].tile(tile), op.y);
+  });
+}
+
+void norm_level(Stream& stream, MatrixView<const float> x, const float* gain, float eps,
+                const Activations& out) {
+  stream.for_rows(x.rows, [&](int64_t begin, int64_t end, std::byte* scratch) {
+    auto* const normed = reinterpret_cast<float*>(scratch);
+    for (int64_t row = begin; row < end; ++row) {
+      rms_norm(one_row(x.row(row), x.cols), gain, eps, one_row(normed, x.cols));
+      quantize_rows(one_row(const_cast<const float*>(normed), x.cols), act_row_range(out, row, row + 1));
+    }
+  });
+}
+
+void add_norm_level(Stream& stream, MatrixView<const float> delta, MatrixView<float> x, const float* gain,
+                    float eps, MatrixView<float> normed, const Activations& out) {
+  stream.for_rows(x.rows, [&](int64_t begin, int64_t end, std::byte*) {
+    add_rows(delta.row_range(begin, end), x.row_range(begin, end));
+    rms_norm(x.row_range(begin, end), gain, eps, normed.row_range(begin, end));
+    quantize_rows(normed, out, begin, end);
+  });
+}
+
+void quantize_level(Stream& stream, MatrixView<const float> x, const Activations& out) {
+  stream.for_rows(x.rows, [&](int64_t begin, int64_t end, std::byte*) { quantize_rows(x, out, begin, end); });
+}
+
+void SwigluJobs::add(const SwigluWeights& w, int64_t row_begin, int64_t row_end) {
+  if (row_begin < row_end) jobs_.push_back({&w, row_begin, row_end});
+}
+
+void SwigluJobs::sort_by_rows() {
+  std::sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) {
+    return a.num_rows() != b.num_rows() ? a.num_rows() > b.num_rows() : a.row_begin < b.row_begin;
+  });
+}
+
+void swiglu_levels(Stream& stream, SwigluJobs& jobs, const SwigluOperands& operands) {
+  if (jobs.empty()) return;
+  const SwigluWeights& shape = *jobs.jobs().front().w;
+  const SwigluTiles gate_up(jobs, shape.gate.n);
+  stream.for_tiles(gate_up.num_tiles(), [&](int64_t i, std::byte* scratch) {
+    gate_up_tile(gate_up.tile(i), operands, reinterpret_cast<float*>(scratch));
+  });
+  const SwigluTiles down(jobs, shape.down.n);
+  stream.for_tiles(down.num_tiles(), [&](int64_t i, std::byte* scratch) {
+    down_tile(down.tile(i), operands, reinterpret_cast<float*>(scratch));
+  });
+}
+
+int64_t swiglu_scratch_bytes() { return 2 * kSwigluTileRows * kSwigluTileN * sizeof(float); }
+
+}  // namespace fathom
