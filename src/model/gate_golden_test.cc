@@ -77,8 +77,10 @@ TEST(GateGolden, ChoosesWhatTheOracleChooses) {
       const auto want = rest_of<float>(line);
       ASSERT_EQ(want.size(), chosen.size());
       size_t i = 0;
-      for (auto [expert, weight] : chosen)
-        EXPECT_NEAR(weight, want[i], 2e-6 * std::abs(want[i])) << current.name, ++i;
+      for (auto [expert, weight] : chosen) {
+        EXPECT_NEAR(weight, want[i], 2e-6 * std::abs(want[i])) << current.name << ", expert " << expert;
+        ++i;
+      }
       ++checked;
     }
   }
