@@ -1,0 +1,240 @@
+// One tournament tree per unit over its ranks' keys, and one flat array of the units' scores, scanned: units
+// are few, or (in a fleet of single-rank instances) a thousand, which is under a microsecond.
+#include "balance/prefill_balancer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace fathom {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, PrefillPolicy>, 5> kPolicyNames = {{
+    {"random", PrefillPolicy::kRandom},
+    {"round-robin", PrefillPolicy::kRoundRobin},
+    {"least-requests", PrefillPolicy::kLeastRequests},
+    {"least-tokens", PrefillPolicy::kLeastTokens},
+    {"fathom", PrefillPolicy::kFathom},
+}};
+constexpr int64_t kClosed = INT64_MAX;
+
+}  // namespace
+
+Result<PrefillPolicy> parse_prefill_policy(std::string_view name) {
+  std::string known;
+  for (const auto& [policy_name, policy] : kPolicyNames) {
+    if (policy_name == name) return policy;
+    known += known.empty() ? "" : ", ";
+    known += policy_name;
+  }
+  return invalid_argument("prefill policy '{}' is none of {}", name, known);
+}
+
+std::string_view prefill_policy_name(PrefillPolicy policy) {
+  for (const auto& [name, value] : kPolicyNames) {
+    if (value == policy) return name;
+  }
+  return "?";
+}
+
+PrefillBalancer::PrefillBalancer(const PrefillBalancerOptions& options)
+    : options_(options), rng_(hash_u64(options.seed, options.balancer_idx)) {
+  CHECK(options.num_balancers >= 1 && options.balancer_idx >= 0 &&
+        options.balancer_idx < options.num_balancers);
+  CHECK(options.cost.ns_per_token > 0 && options.cost.ns_per_pair > 0 && options.cost.load_ns_per_token >= 0);
+}
+
+int PrefillBalancer::add_unit(int num_ranks) {
+  const int unit = ledger_.add_unit(num_ranks);
+  units_.emplace_back(num_ranks, num_ranks * options_.balancer_idx / options_.num_balancers);
+  for (int r = 0; r < num_ranks; ++r) units_[unit].tree.set_leaf(r, 0);
+  units_[unit].tree.rebuild();
+  score_.push_back(0);
+  return unit;
+}
+
+void PrefillBalancer::set_accepting(int unit, bool accepting) {
+  units_[unit].accepting = accepting;
+  rescore(unit);
+}
+
+void PrefillBalancer::set_residual(int unit, int64_t residual_ns) {
+  units_[unit].residual_ns = std::max<int64_t>(0, residual_ns);
+  rescore(unit);
+}
+
+int64_t PrefillBalancer::key(const RankLoad& load) const {
+  switch (options_.policy) {
+    case PrefillPolicy::kLeastRequests:
+      return load.requests;
+    case PrefillPolicy::kLeastTokens:
+      return load.tokens;
+    default:
+      return load.cost;
+  }
+}
+
+void PrefillBalancer::rescore(int unit_idx) {
+  const Unit& unit = units_[unit_idx];
+  if (!unit.accepting) {
+    score_[unit_idx] = kClosed;
+  } else if (options_.policy == PrefillPolicy::kFathom) {
+    score_[unit_idx] = wait_ns({unit_idx, unit.tree.best()});
+  } else {
+    score_[unit_idx] = unit.tree.best_key();
+  }
+}
+
+void PrefillBalancer::touch(RankRef rank) {
+  units_[rank.unit].tree.set(rank.rank, key(ledger_.loads(rank.unit)[rank.rank]));
+  rescore(rank.unit);
+}
+
+int64_t PrefillBalancer::wait_ns(RankRef rank) const {
+  const int64_t mean = ledger_.total(rank.unit).cost / ledger_.num_ranks(rank.unit);
+  return units_[rank.unit].residual_ns + std::max(mean, ledger_.loads(rank.unit)[rank.rank].cost);
+}
+
+// The unit that offers most; the emptier of equals, so that idle units share, then the first from this
+// balancer's offset.
+int PrefillBalancer::least_unit() const {
+  const int n = static_cast<int>(score_.size());
+  const int64_t least = n > 0 ? *std::min_element(score_.begin(), score_.end()) : kClosed;
+  if (least == kClosed) return -1;
+  int best = -1;
+  const int offset = n * options_.balancer_idx / options_.num_balancers;
+  for (int i = 0; i < n; ++i) {
+    const int u = i + offset < n ? i + offset : i + offset - n;
+    if (score_[u] != least) continue;
+    if (best < 0 || ledger_.total(u).cost < ledger_.total(best).cost) best = u;
+  }
+  return best;
+}
+
+int64_t PrefillBalancer::wait_ns_min() const {
+  return score_.empty() ? kClosed : *std::min_element(score_.begin(), score_.end());
+}
+
+PrefillChoice PrefillBalancer::choice_at(RankRef rank, int64_t prompt_tokens, int64_t stored_tokens,
+                                         int64_t matched_tokens) const {
+  // The last token is always computed: its hidden state gives the first output token.
+  const int64_t matched = std::clamp<int64_t>(matched_tokens, 0, prompt_tokens - 1);
+  const int64_t stored = std::clamp<int64_t>(stored_tokens, 0, prompt_tokens - 1);
+  PrefillChoice choice{rank, matched, 0, {}};
+  // Read from the store what it has beyond the rank's memory, if that is cheaper than computing it.
+  if (stored > matched) {
+    const int64_t load = options_.cost.load_ns(stored - matched);
+    if (load < options_.cost.cost_ns(stored - matched, matched)) {
+      choice.cached_tokens = stored;
+      choice.loaded_tokens = stored - matched;
+    }
+  }
+  const int64_t left = prompt_tokens - choice.cached_tokens;
+  choice.load = {1, left, options_.cost.cost_ns(left, choice.cached_tokens)};
+  return choice;
+}
+
+int64_t PrefillBalancer::finish_ns(const PrefillChoice& choice) const {
+  return wait_ns(choice.rank) + options_.cost.load_ns(choice.loaded_tokens) + choice.load.cost;
+}
+
+std::optional<RankRef> PrefillBalancer::pick_uniformly() {
+  int64_t num_open = 0;
+  for (int u = 0; u < ledger_.num_units(); ++u) num_open += units_[u].accepting ? ledger_.num_ranks(u) : 0;
+  if (num_open == 0) return std::nullopt;
+  int64_t at = static_cast<int64_t>(rng_.next_below(num_open));
+  for (int u = 0;; ++u) {
+    if (!units_[u].accepting) continue;
+    if (at < ledger_.num_ranks(u)) return RankRef{u, static_cast<int32_t>(at)};
+    at -= ledger_.num_ranks(u);
+  }
+}
+
+std::optional<RankRef> PrefillBalancer::pick_in_turn() {
+  for (int i = 0; i < static_cast<int>(units_.size()); ++i) {
+    const int unit = next_unit_;
+    next_unit_ = (next_unit_ + 1) % static_cast<int>(units_.size());
+    if (!units_[unit].accepting) continue;
+    const int rank = units_[unit].next_rank;
+    units_[unit].next_rank = (rank + 1) % ledger_.num_ranks(unit);
+    return RankRef{unit, rank};
+  }
+  return std::nullopt;
+}
+
+std::optional<PrefillChoice> PrefillBalancer::pick(const PrefillAsk& ask) {
+  CHECK(ask.prompt_tokens > 0);
+  std::optional<RankRef> rank;
+  if (options_.policy == PrefillPolicy::kRandom) {
+    rank = pick_uniformly();
+  } else if (options_.policy == PrefillPolicy::kRoundRobin) {
+    rank = pick_in_turn();
+  } else if (const int unit = least_unit(); unit >= 0) {
+    rank = RankRef{unit, units_[unit].tree.best()};
+  }
+  if (!rank) return std::nullopt;
+  // Whatever chose the rank, what lies in its memory is used.
+  int64_t matched = 0;
+  for (const PrefixMatch& match : ask.matches) {
+    if (match.rank == *rank) matched = match.tokens;
+  }
+  PrefillChoice best = choice_at(*rank, ask.prompt_tokens, ask.stored_tokens, matched);
+  if (options_.policy != PrefillPolicy::kFathom) return best;
+  int64_t best_finish = finish_ns(best);
+  for (const PrefixMatch& match : ask.matches) {
+    if (!units_[match.rank.unit].accepting) continue;
+    const PrefillChoice choice = choice_at(match.rank, ask.prompt_tokens, ask.stored_tokens, match.tokens);
+    const int64_t finish = finish_ns(choice);
+    if (finish < best_finish) best = choice, best_finish = finish;
+  }
+  return best;
+}
+
+uint64_t PrefillBalancer::charge(const PrefillChoice& choice) {
+  const uint64_t dispatch = ledger_.charge(choice.rank, choice.load);
+  touch(choice.rank);
+  return dispatch;
+}
+
+std::optional<PrefillPlacement> PrefillBalancer::place(const PrefillAsk& ask) {
+  const std::optional<PrefillChoice> choice = pick(ask);
+  if (!choice) return std::nullopt;
+  return PrefillPlacement{*choice, charge(*choice)};
+}
+
+void PrefillBalancer::cancel(int unit, uint64_t dispatch) {
+  ledger_.cancel(unit, dispatch);
+  const std::span<const RankLoad> loads = ledger_.loads(unit);
+  for (int r = 0; r < static_cast<int>(loads.size()); ++r) units_[unit].tree.set_leaf(r, key(loads[r]));
+  units_[unit].tree.rebuild();
+  rescore(unit);
+}
+
+void PrefillBalancer::release(RankRef rank, const RankLoad& load) {
+  ledger_.release(rank, load);
+  touch(rank);
+}
+
+ReportOutcome PrefillBalancer::report(const LoadReport& report) {
+  const ReportOutcome outcome = ledger_.apply(report);
+  if (outcome != ReportOutcome::kApplied) return outcome;
+  Unit& unit = units_[report.unit];
+  const std::span<const RankLoad> loads = ledger_.loads(report.unit);
+  for (int r = 0; r < static_cast<int>(loads.size()); ++r) unit.tree.set_leaf(r, key(loads[r]));
+  unit.tree.rebuild();
+  rescore(report.unit);
+  return outcome;
+}
+
+PrefillBalance PrefillBalancer::balance(int unit) const {
+  const std::span<const RankLoad> loads = ledger_.loads(unit);
+  std::vector<double> tokens, pairs, cost;
+  for (const RankLoad& load : loads) {
+    tokens.push_back(static_cast<double>(load.tokens));
+    pairs.push_back(options_.cost.pairs_of(load));
+    cost.push_back(static_cast<double>(load.cost));
+  }
+  return {summarize_loads(tokens), summarize_loads(pairs), summarize_loads(cost)};
+}
+
+}  // namespace fathom
