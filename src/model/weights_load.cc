@@ -1,0 +1,261 @@
+// Carries out a WeightPlan: one buffer for everything, cut into pieces of about a megabyte of checkpoint that
+// the team packs in any order. What a piece becomes depends on nothing but its source, so neither does the
+// result.
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/elementwise.h"
+#include "kernels/quantize.h"
+#include "model/weights_plan.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kPieceBytes = int64_t{1} << 20;   // of the checkpoint, per tile
+constexpr int64_t kBatchBytes = int64_t{64} << 20;  // of the checkpoint, per barrier and progress report
+constexpr size_t kSampleBytes = 64;                 // of each piece, into the fingerprint
+
+// Rows [begin, end) of one tensor; heads for kv_b, elements for vectors and the embedding.
+struct Piece {
+  enum class Kind : uint8_t { kLinear, kKvB, kVector, kEmbedding };
+  Kind kind;
+  size_t idx = 0;  // in the plan's list of its kind
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t source_bytes = 0;
+  uint64_t sample = 0;
+};
+
+std::span<const std::byte> part_of(const TensorInfo& tensor, int64_t begin, int64_t end) {
+  return tensor.bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+}
+
+// FNV-1a; only to tell models apart, so no adversary is meant.
+uint64_t sample_of(std::span<const std::byte> bytes) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::byte b : bytes.first(std::min(bytes.size(), kSampleBytes))) {
+    hash = (hash ^ std::to_integer<uint64_t>(b)) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+class Loader {
+ public:
+  explicit Loader(WeightPlan& plan) : c_(plan.config), plan_(plan), w_(*plan.weights) {}
+
+  void run(const LoadOptions& options, ThreadTeam& team) {
+    allocate();
+    cut_pieces();
+    const int64_t total_bytes = plan_.source_bytes();
+    int64_t done_bytes = 0;
+    for (size_t begin = 0; begin < pieces_.size();) {
+      size_t end = begin;
+      int64_t batch_bytes = 0;
+      while (end < pieces_.size() && batch_bytes < kBatchBytes) batch_bytes += pieces_[end++].source_bytes;
+      team.run(static_cast<int64_t>(end - begin),
+               [&](int64_t tile, int) { load(pieces_[begin + static_cast<size_t>(tile)]); });
+      done_bytes += batch_bytes;
+      if (options.progress) options.progress(std::min(done_bytes, total_bytes), total_bytes);
+      begin = end;
+    }
+    w_.fingerprint = fingerprint();
+  }
+
+ private:
+  void allocate() {
+    w_.memory.emplace_back(static_cast<size_t>(w_.bytes.total()));
+    embed_tokens_ = take(static_cast<int64_t>(plan_.embed_tokens->bytes.size()));
+    w_.embed_tokens = embed_tokens_;
+    for (const LinearPlan& linear : plan_.linears) *linear.target = packed(linear.format, linear.n, linear.k);
+    for (const KvBPlan& kv_b : plan_.kv_bs) {
+      for (int64_t head = 0; head < c_.num_attention_heads; ++head) {
+        kv_b.target->w_uk.push_back(packed(kv_b.format, c_.qk_nope_head_dim, c_.kv_lora_rank));
+        kv_b.target->w_uk_t.push_back(packed(kv_b.format, c_.kv_lora_rank, c_.qk_nope_head_dim));
+        kv_b.target->w_uv.push_back(packed(kv_b.format, c_.v_head_dim, c_.kv_lora_rank));
+      }
+    }
+    for (const VectorPlan& vector : plan_.vectors) {
+      vectors_.push_back(reinterpret_cast<float*>(take(vector.tensor->num_elements() * 4)));
+      *vector.target = vectors_.back();
+    }
+    CHECK(used_bytes_ == w_.bytes.total());
+  }
+
+  std::byte* take(int64_t bytes) {
+    std::byte* memory = w_.memory[0].data() + used_bytes_;
+    used_bytes_ += round_up(bytes, kBufferAlignmentBytes);
+    return memory;
+  }
+  PackedWeight packed(WeightFormat format, int64_t n, int64_t k) {
+    return make_packed_weight(format, n, k, take(packed_weight_bytes(format, n, k, plan_.isa)), plan_.isa);
+  }
+
+  void cut_pieces() {
+    cut(Piece::Kind::kEmbedding, 0, static_cast<int64_t>(plan_.embed_tokens->bytes.size()), 1, 1);
+    for (size_t i = 0; i < plan_.linears.size(); ++i) {
+      const LinearPlan& linear = plan_.linears[i];
+      // Whole blocks of 128 rows: what quantising to FP8 looks at together.
+      cut(Piece::Kind::kLinear, i, linear.n, linear.source().row_bytes(), kScaleBlock);
+    }
+    for (size_t i = 0; i < plan_.kv_bs.size(); ++i) {
+      const int64_t head_bytes = (c_.qk_nope_head_dim + c_.v_head_dim) * plan_.kv_bs[i].source().row_bytes();
+      cut(Piece::Kind::kKvB, i, c_.num_attention_heads, head_bytes, 1);
+    }
+    for (size_t i = 0; i < plan_.vectors.size(); ++i) {
+      const TensorInfo& tensor = *plan_.vectors[i].tensor;
+      cut(Piece::Kind::kVector, i, tensor.num_elements(), dtype_bytes(tensor.dtype), 1);
+    }
+  }
+  void cut(Piece::Kind kind, size_t idx, int64_t count, int64_t unit_bytes, int64_t multiple) {
+    const int64_t step = std::max(multiple, kPieceBytes / unit_bytes / multiple * multiple);
+    for (int64_t begin = 0; begin < count; begin += step) {
+      const int64_t end = std::min(begin + step, count);
+      pieces_.push_back({kind, idx, begin, end, (end - begin) * unit_bytes});
+    }
+  }
+
+  void load(Piece& piece) {
+    switch (piece.kind) {
+      case Piece::Kind::kLinear:
+        return load_linear(piece);
+      case Piece::Kind::kKvB:
+        return load_kv_b(piece);
+      case Piece::Kind::kVector:
+        return load_vector(piece);
+      case Piece::Kind::kEmbedding: {
+        const auto source = part_of(*plan_.embed_tokens, piece.begin, piece.end);
+        std::memcpy(embed_tokens_ + piece.begin, source.data(), source.size());
+        return used_up(piece, *plan_.embed_tokens, source);
+      }
+    }
+  }
+
+  void load_linear(Piece& piece) {
+    const LinearPlan& linear = plan_.linears[piece.idx];
+    const WeightSource source = linear.source();
+    pack_rows(*linear.target, piece.begin, piece.end - piece.begin, source, piece.begin);
+    used_up(piece, *linear.weight,
+            part_of(*linear.weight, piece.begin * source.row_bytes(), piece.end * source.row_bytes()));
+  }
+
+  // Per head: rows [k_nope | v] of kv_b as F32, the keys also transposed, then packed.
+  void load_kv_b(Piece& piece) {
+    const KvBPlan& kv_b = plan_.kv_bs[piece.idx];
+    const WeightSource source = kv_b.source();
+    const int64_t nope = c_.qk_nope_head_dim;
+    const int64_t head_rows = nope + c_.v_head_dim;
+    const int64_t latent = c_.kv_lora_rank;
+    std::vector<float> rows(static_cast<size_t>(head_rows * latent));
+    std::vector<float> transposed(static_cast<size_t>(nope * latent));
+    for (int64_t head = piece.begin; head < piece.end; ++head) {
+      for (int64_t i = 0; i < head_rows; ++i) {
+        dequantize_weight(source, head * head_rows + i, 0, latent, rows.data() + i * latent);
+      }
+      for (int64_t i = 0; i < nope; ++i) {
+        for (int64_t j = 0; j < latent; ++j) {
+          transposed[static_cast<size_t>(j * nope + i)] = rows[static_cast<size_t>(i * latent + j)];
+        }
+      }
+      const auto head_idx = static_cast<size_t>(head);
+      pack_rows(kv_b.target->w_uk[head_idx], 0, nope, {DType::kF32, rows.data(), nope, latent}, 0);
+      pack_rows(kv_b.target->w_uk_t[head_idx], 0, latent, {DType::kF32, transposed.data(), latent, nope}, 0);
+      pack_rows(kv_b.target->w_uv[head_idx], 0, c_.v_head_dim,
+                {DType::kF32, rows.data() + nope * latent, c_.v_head_dim, latent}, 0);
+    }
+    used_up(piece, *kv_b.weight,
+            part_of(*kv_b.weight, piece.begin * head_rows * source.row_bytes(),
+                    piece.end * head_rows * source.row_bytes()));
+  }
+
+  void load_vector(Piece& piece) {
+    const TensorInfo& tensor = *plan_.vectors[piece.idx].tensor;
+    const auto source =
+        part_of(tensor, dtype_bytes(tensor.dtype, piece.begin), dtype_bytes(tensor.dtype, piece.end));
+    to_f32(tensor.dtype, source.data(), piece.end - piece.begin, vectors_[piece.idx] + piece.begin);
+    used_up(piece, tensor, source);
+  }
+
+  static void used_up(Piece& piece, const TensorInfo& tensor, std::span<const std::byte> source) {
+    piece.sample = sample_of(source);
+    SafeTensors::drop_pages(tensor, source);
+  }
+
+  // The tensor and the format a piece's weights are held in.
+  std::pair<const TensorInfo*, std::string_view> origin(const Piece& piece) const {
+    switch (piece.kind) {
+      case Piece::Kind::kLinear: {
+        const LinearPlan& linear = plan_.linears[piece.idx];
+        return {linear.weight, weight_format_name(linear.format)};
+      }
+      case Piece::Kind::kKvB: {
+        const KvBPlan& kv_b = plan_.kv_bs[piece.idx];
+        return {kv_b.weight, weight_format_name(kv_b.format)};
+      }
+      case Piece::Kind::kVector:
+        return {plan_.vectors[piece.idx].tensor, "vector"};
+      case Piece::Kind::kEmbedding:
+        return {plan_.embed_tokens, "embedding"};
+    }
+    return {nullptr, ""};
+  }
+
+  std::string fingerprint() const {
+    std::string text = fmt::format(
+        "fathom model 1\n{} heads {} nope {} rope {} v {} latent {} experts {} of {} groups {} of {} {} {} "
+        "{} {:a} eps {:a} "
+        "scale {:a} factor {:a} ue8m0 {} freqs",
+        architecture_name(c_.architecture), c_.num_attention_heads, c_.qk_nope_head_dim, c_.qk_rope_head_dim,
+        c_.v_head_dim, c_.kv_lora_rank, c_.num_experts_per_tok, c_.n_routed_experts, c_.topk_group,
+        c_.n_group, topk_method_name(c_.topk_method), scoring_func_name(c_.scoring_func), c_.norm_topk_prob,
+        c_.routed_scaling_factor, c_.rms_norm_eps, attention_softmax_scale(c_), rope_attention_factor(c_),
+        c_.scale_fmt_ue8m0);
+    for (const double freq : rope_inv_freq(c_)) text += fmt::format(" {:a}", freq);
+    for (const Piece& piece : pieces_) {
+      const auto [tensor, format] = origin(piece);
+      text += fmt::format("\n{} {} {} {:016x}", tensor->name, tensor->shape_text(), format, piece.sample);
+    }
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
+    std::string hex;
+    for (const unsigned char byte : digest) hex += fmt::format("{:02x}", byte);
+    return hex;
+  }
+
+  const ModelConfig& c_;
+  WeightPlan& plan_;
+  ModelWeights& w_;
+  std::byte* embed_tokens_ = nullptr;
+  std::vector<float*> vectors_;
+  std::vector<Piece> pieces_;
+  int64_t used_bytes_ = 0;
+};
+
+}  // namespace
+
+ModelWeights load_weights(WeightPlan plan, const LoadOptions& options, ThreadTeam& team) {
+  Loader(plan).run(options, team);
+  return std::move(*plan.weights);
+}
+
+Result<std::optional<WeightFormat>> parse_weights_option(std::string_view text) {
+  if (text == "native") return std::optional<WeightFormat>();
+  const std::optional<WeightFormat> format = parse_weight_format(text);
+  if (!format) {
+    return invalid_argument("--weights: {} is not one of native, bf16, fp8, int8, int4", quoted_name(text));
+  }
+  return format;
+}
+
+Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, const LoadOptions& options,
+                                           ThreadTeam& team) {
+  ASSIGN_OR_RETURN(ModelConfig config, load_model_config(source));
+  ASSIGN_OR_RETURN(const SafeTensors tensors, SafeTensors::open(source));
+  auto plan = plan_weights(config, tensors, options);
+  if (!plan.ok()) return plan.status().with_context(source.label());
+  return std::make_unique<Model>(std::move(config), load_weights(std::move(plan).value(), options, team));
+}
+
+}  // namespace fathom
