@@ -1,0 +1,355 @@
+// The whole forward pass against an independent implementation (tests/fixtures/README.md): hidden states
+// after every layer, gate choices, logits, and 64 teacher-forced steps, for every kind of checkpoint and both
+// attention forms.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "model/rank_forward.h"
+#include "model/testing.h"
+#include "tensor/safetensors.h"
+#include "transport/inproc.h"
+
+namespace fathom {
+namespace {
+
+std::string fixture_path(const std::string& name) {
+  return std::string(FATHOM_SOURCE_DIR) + "/tests/fixtures/" + name;
+}
+
+// Expected values of one checkpoint, by name.
+class Expected {
+ public:
+  explicit Expected(const std::string& folder) {
+    auto source = open_model_folder(folder).value();
+    file_ = source->open("expected.safetensors").value();
+    auto tensors = parse_safetensors("expected.safetensors", file_->bytes());
+    for (TensorInfo& tensor : tensors.value()) tensors_.emplace(tensor.name, tensor);
+  }
+  bool has(const std::string& name) const { return tensors_.count(name) > 0; }
+  std::vector<float> floats(const std::string& name) const { return values<float>(name); }
+  std::vector<int32_t> ints(const std::string& name) const { return values<int32_t>(name); }
+
+ private:
+  template <typename T>
+  std::vector<T> values(const std::string& name) const {
+    const TensorInfo& tensor = tensors_.at(name);
+    CHECK(tensor.dtype == kDTypeOf<T>);
+    std::vector<T> out(tensor.num_elements());
+    std::memcpy(out.data(), tensor.bytes.data(), tensor.bytes.size());
+    return out;
+  }
+  std::shared_ptr<const ModelFile> file_;
+  std::map<std::string, TensorInfo> tensors_;
+};
+
+// How far the arithmetic under test may be from the oracle's FP32.
+struct Tolerance {
+  double row;     // RMS of a row's difference / RMS of the row: hidden states and logits
+  double margin;  // a logit margin beyond this share of the row's RMS is clear: both logits off by 4 typical
+                  // errors
+  double gate;    // gate margins beyond this must not change a choice; gate weights agree within it
+  double steps;   // share of the steps with a clear logit margin that may differ, after a gate tie went the
+                  // other way
+};
+
+// F32 arithmetic differs from the oracle in the order of sums only: some hundred roundings of 2^-24 a layer.
+constexpr Tolerance kF32{.row = 1e-5, .margin = 1e-4, .gate = 2e-5, .steps = 0};
+// BF16 rounds the input of every linear layer and the attention core to 8 bits (2^-9 each, about a dozen
+// times a layer), which the oracle does not: about 0.5 % of a row after each layer, doubled for the spread of
+// rows.
+constexpr Tolerance kBf16{.row = 0.025, .margin = 0.15, .gate = 0.02, .steps = 0.1};
+// FP8 activations as in the oracle, and the attention core in F32 as there: equal but for codes at a rounding
+// edge, where one step of a code (1/8 of a value) changes a row by a few parts in a thousand.
+constexpr Tolerance kFp8WideCore{.row = 0.01, .margin = 0.08, .gate = 0.01, .steps = 0.1};
+// FP8 as served: the BF16 core shifts activations by 2^-9, and one code in twenty goes to its neighbour, 6 to
+// 12 % away: 2 % of a row for each linear layer in turn.
+constexpr Tolerance kFp8{.row = 0.15, .margin = 0.4, .gate = 0.1, .steps = 0.1};
+
+enum class Arithmetic {
+  kNative,    // as served
+  kWide,      // the same weights widened to F32, everything in F32
+  kWideCore,  // FP8 linear layers, attention core and KV in F32
+};
+
+struct GoldenCase {
+  std::string folder;
+  Arithmetic arithmetic;
+  Tolerance tolerance;
+  int steps_min;  // of 64 teacher-forced steps, how many have clear margins at least
+};
+std::ostream& operator<<(std::ostream& out, const GoldenCase& c) { return out << c.folder; }
+
+std::unique_ptr<Model> load_fixture(const std::string& folder, std::optional<WeightFormat> weights) {
+  ThreadTeam team(1);
+  auto model = Model::load(*open_model_folder(fixture_path(folder)).value(), {.weights = weights}, team);
+  CHECK_MSG(model.ok(), model.status().to_string());
+  return std::move(model).value();
+}
+
+// `linear` with the attention core of `core`; both stay in use.
+std::unique_ptr<Model> join_models(const Model& linear, const Model& core) {
+  const ModelWeights& from = linear.weights();
+  ModelWeights w;
+  w.embed_dtype = from.embed_dtype;
+  w.embed_tokens = from.embed_tokens;
+  w.layers = from.layers;
+  w.norm = from.norm;
+  w.lm_head = from.lm_head;
+  w.attention_act = from.attention_act;
+  w.ffn_act = from.ffn_act;
+  w.head_act = from.head_act;
+  w.core_dtype = core.weights().core_dtype;
+  for (size_t layer = 0; layer < w.layers.size(); ++layer) {
+    const AttentionWeights& attention = core.weights().layers[layer].self_attn;
+    w.layers[layer].self_attn.w_uk = attention.w_uk;
+    w.layers[layer].self_attn.w_uk_t = attention.w_uk_t;
+    w.layers[layer].self_attn.w_uv = attention.w_uv;
+  }
+  return std::make_unique<Model>(linear.config(), std::move(w));
+}
+
+// Gate choices of a run, by (layer, position).
+using Choices = std::map<std::pair<int, int64_t>, std::vector<int32_t>>;
+
+double rms(const float* x, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += double{x[i]} * x[i];
+  return std::sqrt(sum / static_cast<double>(n));
+}
+
+double row_error(const float* got, const float* want, int64_t n) {
+  std::vector<float> difference(n);
+  std::transform(got, got + n, want, difference.begin(), std::minus<>());
+  return rms(difference.data(), n) / rms(want, n);
+}
+
+class Golden : public ::testing::TestWithParam<GoldenCase>, public ForwardObserver {
+ protected:
+  void SetUp() override {
+    expected_ = std::make_unique<Expected>(fixture_path(GetParam().folder));
+    load(GetParam().arithmetic);
+  }
+
+  void load(Arithmetic arithmetic) {
+    const bool native = arithmetic == Arithmetic::kNative;
+    model_ = load_fixture(GetParam().folder, native ? std::nullopt : std::optional(WeightFormat::kF32));
+    if (arithmetic != Arithmetic::kWideCore) return;
+    parts_[0] = std::move(model_);
+    parts_[1] = load_fixture(GetParam().folder, std::nullopt);
+    model_ = join_models(*parts_[1], *parts_[0]);
+  }
+
+  // A rank of its own for each form: an observer can be put there.
+  void start(Phase phase) {
+    options_ = {.phase = phase, .max_context = 256};
+    storage_ = std::make_unique<KvStorage>(testing::kv_layout(*model_), 8);
+    transport_ = InprocGroup::create({}).value();
+    endpoint_ = transport_->endpoint(0);
+    const ModelConfig& c = model_->config();
+    const PlacementShape placement{.num_layers = static_cast<int>(c.num_moe_layers()),
+                                   .num_experts = static_cast<int>(c.n_routed_experts)};
+    rank_ = std::make_unique<RankForward>(RankSetup{.model = *model_,
+                                                    .storage = *storage_,
+                                                    .options = options_,
+                                                    .placement_shape = placement,
+                                                    .dispatch_format = model_->weights().ffn_act,
+                                                    .threads = 1,
+                                                    .max_context = 256,
+                                                    .stop = stop_},
+                                          *endpoint_);
+    rank_->set_observer(this);
+    placement_ = PlacementTable(placement).snapshot();
+    logits_.resize(c.vocab_size);
+  }
+
+  // Computes the next `count` tokens of the sequence; logits_ are those after the last of them.
+  void advance(testing::TestSequence& sequence, int64_t count) {
+    const RankBatch batch{{testing::next_chunk(sequence, count, true)}};
+    const Status status =
+        rank_->step(batch, placement_, {logits_.data(), 1, static_cast<int64_t>(logits_.size())});
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    sequence.stored += static_cast<int32_t>(count);
+  }
+
+  void after_layer(int layer, ForwardActivations& a, const TokenBatch& batch) override {
+    const bool is_moe = layer >= 0 && model_->config().is_moe_layer(layer);
+    if (is_moe) note_choices(layer, a, batch);
+    if (prefix_.empty()) return;
+    const std::string name = layer < 0 ? prefix_ + "embed" : fmt::format("{}layer{}", prefix_, layer);
+    if (is_moe) check_gate(name, a, batch);
+    check_row(name, a.x.row(batch.num_rows() - 1), a.x.cols());
+  }
+
+  void note_choices(int layer, const ForwardActivations& a, const TokenBatch& batch) {
+    const int64_t k = model_->config().num_experts_per_tok;
+    for (int64_t row = 0; row < batch.num_rows(); ++row) {
+      std::vector<int32_t> chosen(a.experts.begin() + row * k, a.experts.begin() + (row + 1) * k);
+      std::sort(chosen.begin(), chosen.end());
+      choices_[{layer, batch.position(row)}] = chosen;
+    }
+  }
+
+  // One row against the kept position that the chunk ends at.
+  void check_row(const std::string& name, const float* got, int64_t n) {
+    if (diverged_) return;
+    const std::vector<float> want = expected_->floats(name);
+    const double error = row_error(got, want.data() + expected_row_ * n, n);
+    EXPECT_LE(error, GetParam().tolerance.row) << name << ", kept row " << expected_row_;
+    worst_error_ = std::max(worst_error_, error);
+    ++rows_checked_;
+  }
+
+  void check_gate(const std::string& name, const ForwardActivations& a, const TokenBatch& batch) {
+    const auto experts = expected_->ints(name + ".experts");
+    const auto weights = expected_->floats(name + ".weights");
+    const auto gate_margin = expected_->floats(name + ".gate_margin");
+    const auto group_margin = expected_->floats(name + ".group_margin");
+    const int64_t k = model_->config().num_experts_per_tok;
+    for (int64_t row = 0; row < batch.num_rows() && !diverged_; ++row) {
+      const int64_t position = batch.position(row);
+      std::map<int32_t, float> chosen;
+      for (int64_t i = row * k; i < (row + 1) * k; ++i) chosen[a.experts[i]] = a.gates[i];
+      const double margin = std::min(gate_margin[position], group_margin[position]);
+      int64_t i = position * k;
+      for (auto [expert, weight] : chosen) {
+        if (expert != experts[i]) {
+          // A tie within the arithmetic: from here on both are right and different.
+          EXPECT_LE(margin, GetParam().tolerance.gate) << name << ", position " << position;
+          diverged_ = true;
+          break;
+        }
+        const double scale = model_->config().routed_scaling_factor;
+        EXPECT_NEAR(weight, weights[i], GetParam().tolerance.gate * scale)
+            << name << ", position " << position;
+        ++i;
+      }
+    }
+  }
+
+  // Every sequence in chunks that end at the kept positions.
+  void check_sequences(Phase phase) {
+    for (int n = 0; n < 3; ++n) {
+      start(phase);
+      const std::string seq = fmt::format("seq{}.", n);
+      testing::TestSequence sequence = testing::test_sequence(expected_->ints(seq + "ids"), 0, 256);
+      diverged_ = false;
+      const auto kept = expected_->ints(seq + "rows");
+      for (size_t i = 0; i < kept.size(); ++i) {
+        prefix_ = seq;
+        expected_row_ = static_cast<int64_t>(i);
+        advance(sequence, kept[i] + 1 - sequence.stored);
+        check_row(seq + "logits", logits_.data(), static_cast<int64_t>(logits_.size()));
+      }
+    }
+    prefix_.clear();
+    EXPECT_GE(rows_checked_, 60);
+    RecordProperty("largest_error", fmt::format("{:.2e}", worst_error_));
+  }
+
+  // Logits after each step of the oracle's own continuation.
+  std::vector<std::vector<float>> run_steps(Phase phase) {
+    start(phase);
+    const auto steps = expected_->ints("steps.ids");
+    std::vector<int32_t> tokens = expected_->ints("seq1.ids");
+    const auto prompt = static_cast<int64_t>(tokens.size());
+    tokens.insert(tokens.end(), steps.begin(), steps.end());
+    testing::TestSequence sequence = testing::test_sequence(tokens, 0, 256);
+    std::vector<std::vector<float>> logits;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      advance(sequence, i == 0 ? prompt : 1);
+      logits.push_back(logits_);
+    }
+    return logits;
+  }
+
+  // First position at which two runs' gates differ in some layer.
+  static int64_t first_difference(const Choices& a, const Choices& b) {
+    int64_t first = INT64_MAX;
+    for (const auto& [where, chosen] : a) {
+      if (b.at(where) != chosen) first = std::min(first, where.second);
+    }
+    return first;
+  }
+
+  // Where the gate margins of the whole prefix are clear too, a step's argmax must be the oracle's. Coarse
+  // arithmetic meets a gate tie early in 100 tokens; a run in wide arithmetic tells where its choices part
+  // from the oracle's.
+  void check_steps(Phase phase) {
+    const auto logits = run_steps(phase);
+    int64_t parted = INT64_MAX;
+    if (GetParam().tolerance.steps > 0) {
+      const Choices choices = std::exchange(choices_, {});
+      load(GetParam().folder == "v3-fp8" ? Arithmetic::kWideCore : Arithmetic::kWide);
+      run_steps(phase);
+      parted = first_difference(choices, choices_);
+    }
+    const auto steps = expected_->ints("steps.ids");
+    const auto margin = expected_->floats("steps.margin");
+    const auto prompt = static_cast<int64_t>(expected_->ints("seq1.ids").size());
+    int clear = 0, differ = 0;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const double scale = rms(logits[i].data(), static_cast<int64_t>(logits[i].size()));
+      if (margin[i] <= GetParam().tolerance.margin * scale) continue;
+      ++clear;
+      const auto best = std::max_element(logits[i].begin(), logits[i].end()) - logits[i].begin();
+      if (best == steps[i]) continue;
+      ++differ;
+      EXPECT_GE(prompt + static_cast<int64_t>(i) - 1, parted) << "step " << i << ", margin " << margin[i];
+    }
+    EXPECT_GE(clear, GetParam().steps_min);
+    EXPECT_LE(differ, GetParam().tolerance.steps * clear);
+    RecordProperty("clear_steps", clear);
+  }
+
+  std::unique_ptr<Model> parts_[2];
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Expected> expected_;
+  ForwardOptions options_;
+  std::atomic<bool> stop_{false};
+  std::unique_ptr<KvStorage> storage_;
+  std::unique_ptr<InprocGroup> transport_;
+  std::unique_ptr<Endpoint> endpoint_;
+  std::unique_ptr<RankForward> rank_;
+  PlacementSnapshot placement_;
+  std::vector<float> logits_;
+
+  std::string prefix_;        // of the expected tensors; empty: nothing is compared
+  int64_t expected_row_ = 0;  // the kept position at which the chunk ends
+  bool diverged_ = false;     // a gate tie went the other way in this sequence
+  Choices choices_;
+  int rows_checked_ = 0;
+  double worst_error_ = 0;
+};
+
+TEST_P(Golden, PrefillFormGivesTheOraclesStatesAndLogits) { check_sequences(Phase::kPrefill); }
+TEST_P(Golden, DecodeFormGivesTheOraclesStatesAndLogits) { check_sequences(Phase::kDecode); }
+TEST_P(Golden, PrefillFormChoosesTheOraclesTokens) { check_steps(Phase::kPrefill); }
+TEST_P(Golden, DecodeFormChoosesTheOraclesTokens) { check_steps(Phase::kDecode); }
+
+std::string case_name(const ::testing::TestParamInfo<GoldenCase>& info) {
+  const std::string suffixes[] = {"", "_wide", "_wide_core"};
+  std::string name = info.param.folder + suffixes[static_cast<int>(info.param.arithmetic)];
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Golden,
+                         ::testing::Values(GoldenCase{"v3", Arithmetic::kNative, kF32, 64},
+                                           GoldenCase{"v3-bf16", Arithmetic::kNative, kBf16, 32},
+                                           GoldenCase{"v3-bf16", Arithmetic::kWide, kF32, 64},
+                                           GoldenCase{"v3-fp8", Arithmetic::kNative, kFp8, 20},
+                                           GoldenCase{"v3-fp8", Arithmetic::kWideCore, kFp8WideCore, 48},
+                                           GoldenCase{"v2-lite", Arithmetic::kNative, kF32, 64},
+                                           GoldenCase{"v2", Arithmetic::kNative, kF32, 64},
+                                           GoldenCase{"moonlight", Arithmetic::kNative, kF32, 64},
+                                           GoldenCase{"kimi-k2", Arithmetic::kNative, kF32, 64},
+                                           GoldenCase{"odd", Arithmetic::kNative, kF32, 64}),
+                         case_name);
+
+}  // namespace
+}  // namespace fathom
