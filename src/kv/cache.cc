@@ -22,6 +22,15 @@ int32_t KvCache::peek(const KeyChain& keys, int32_t max_blocks) const {
   return num_blocks;
 }
 
+int32_t KvCache::peek_used(const KeyChain& keys, int32_t max_blocks) const {
+  int32_t num_blocks = 0;
+  for (; num_blocks < max_blocks && num_blocks < keys.size(); ++num_blocks) {
+    const BlockId block = tree_.find(keys[num_blocks]);
+    if (block == kNoBlock || pool_.references(block) == 1) break;
+  }
+  return num_blocks;
+}
+
 int32_t KvCache::extend_match(const KeyChain& keys, int32_t max_blocks, KvAccount account,
                               std::vector<BlockId>& blocks) {
   int32_t num_added = 0;

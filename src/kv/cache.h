@@ -36,6 +36,8 @@ class KvCache {
 
   // Blocks of the longest cached prefix, at most `max_blocks`; changes nothing.
   int32_t peek(const KeyChain& keys, int32_t max_blocks) const;
+  // Blocks of that prefix which are in use now: sharing them takes nothing from num_available().
+  int32_t peek_used(const KeyChain& keys, int32_t max_blocks) const;
   // Appends cached blocks to `blocks`, which holds the sequence's first whole blocks so far (all published),
   // while there are any, up to `max_blocks` in all. Returns how many were added.
   int32_t extend_match(const KeyChain& keys, int32_t max_blocks, KvAccount account,

@@ -48,6 +48,7 @@ TEST(KvCache, a_prefix_is_shared_without_copying_and_survives_its_writer) {
   EXPECT_EQ(a.blocks.size(), 4u);
   Holder b(cache, tokens_of(1, 200), kRank1);
   EXPECT_EQ(cache.peek(b.keys, 8), 3);
+  EXPECT_EQ(cache.peek_used(b.keys, 8), 3);
   EXPECT_EQ(fill(cache, b), 3) << "the fourth block is not whole";
   EXPECT_TRUE(std::equal(b.blocks.begin(), b.blocks.begin() + 3, a.blocks.begin()));
   EXPECT_NE(a.blocks[3], b.blocks[3]);
@@ -58,6 +59,7 @@ TEST(KvCache, a_prefix_is_shared_without_copying_and_survives_its_writer) {
   cache.release(kRank1, b.blocks);
   EXPECT_EQ(cache.num_free(), 13);
   EXPECT_EQ(cache.num_cached_unused(), 3);
+  EXPECT_EQ(cache.peek_used(b.keys, 8), 0);
   Holder c(cache, tokens_of(1, 128), kRank0);
   EXPECT_EQ(cache.extend_match(c.keys, 1, kRank0, c.blocks), 1) << "the limit holds";
   cache.release(kRank0, c.blocks);

@@ -1,0 +1,162 @@
+#include "ep/overlap.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace fathom {
+namespace {
+
+using enum OverlapStage;
+using enum OverlapPart;
+constexpr OverlapStream kCompute = OverlapStream::kCompute;
+constexpr OverlapStream kComm = OverlapStream::kCommunication;
+
+constexpr OverlapOp kPlainOps[] = {
+    /* 0 */ {kAttn0, 0, kCompute, kWhole, 0, {{{5, 1}}}},
+    /* 1 */ {kAttn1, 0, kCompute},
+    /* 2 */ {kDispatch, 0, kComm, kWhole, 0, {{{1, 0}}}},
+    /* 3 */ {kShared, 0, kCompute, kWhole, 0, {{{2, 0}}}},
+    /* 4 */ {kMlp, 0, kCompute},
+    /* 5 */ {kCombine, 0, kComm, kWhole, 0, {{{4, 0}}}},
+};
+
+// Micro-batch 0's combine and shared expert are those of the layer before: they run while micro-batch 1
+// attends.
+constexpr OverlapOp kPrefillOps[] = {
+    /*  0 */ {kCombine, 0, kComm, kWhole, -1, {{{9, 1}}}},
+    /*  1 */ {kAttn0, 1, kCompute, kWhole, 0, {{{10, 1}}}},
+    /*  2 */ {kAttn1, 1, kCompute},
+    /*  3 */ {kShared, 0, kCompute, kWhole, -1},
+    /*  4 */ {kDispatch, 1, kComm, kWhole, 0, {{{2, 0}}}},
+    /*  5 */ {kAttn0, 0, kCompute, kWhole, 0, {{{0, 0}}}},
+    /*  6 */ {kAttn1, 0, kCompute},
+    /*  7 */ {kDispatch, 0, kComm, kWhole, 0, {{{6, 0}}}},
+    /*  8 */ {kMlp, 1, kCompute, kWhole, 0, {{{4, 0}}}},
+    /*  9 */ {kMlp, 0, kCompute, kWhole, 0, {{{7, 0}}}},
+    /* 10 */ {kCombine, 1, kComm, kWhole, 0, {{{8, 0}}}},
+    /* 11 */ {kShared, 1, kCompute},
+};
+
+// A send waits for the transfer before it, as one queue pair does; so D(1) is issued when C(0) has arrived.
+constexpr OverlapOp kDecodeOps[] = {
+    /*  0 */ {kDispatch, 0, kCompute, kSend, 0, {{{14, 1}}}},
+    /*  1 */ {kDispatch, 0, kComm, kWire, 0, {{{0, 0}}}},
+    /*  2 */ {kShared, 0, kCompute},
+    /*  3 */ {kAttn0, 1, kCompute, kWhole, 0, {{{14, 1}}}},
+    /*  4 */ {kMlp, 0, kCompute, kWhole, 0, {{{1, 0}}}},
+    /*  5 */ {kCombine, 0, kCompute, kSend},
+    /*  6 */ {kCombine, 0, kComm, kWire, 0, {{{5, 0}}}},
+    /*  7 */ {kAttn1, 1, kCompute},
+    /*  8 */ {kDispatch, 1, kCompute, kSend, 0, {{{6, 0}}}},
+    /*  9 */ {kDispatch, 1, kComm, kWire, 0, {{{8, 0}}}},
+    /* 10 */ {kShared, 1, kCompute},
+    /* 11 */ {kAttn0, 0, kCompute, kWhole, 1, {{{6, 0}}}},
+    /* 12 */ {kMlp, 1, kCompute, kWhole, 0, {{{9, 0}}}},
+    /* 13 */ {kCombine, 1, kCompute, kSend},
+    /* 14 */ {kCombine, 1, kComm, kWire, 0, {{{13, 0}}}},
+    /* 15 */ {kAttn1, 0, kCompute, kWhole, 1},
+};
+
+}  // namespace
+
+std::string_view overlap_stage_name(OverlapStage stage) {
+  constexpr std::string_view kNames[kNumOverlapStages] = {"ATTN-0", "ATTN-1", "DISPATCH",
+                                                          "SHARED", "MLP",    "COMBINE"};
+  return kNames[static_cast<int>(stage)];
+}
+
+const OverlapTable& plain_table() {
+  static constexpr OverlapTable kTable{"plain", kPlainOps, 1, 0};
+  return kTable;
+}
+const OverlapTable& prefill_table() {
+  static constexpr OverlapTable kTable{"prefill", kPrefillOps, 2, 1};
+  return kTable;
+}
+const OverlapTable& decode_table() {
+  static constexpr OverlapTable kTable{"decode", kDecodeOps, 2, 0};
+  return kTable;
+}
+
+double OverlapStageTimes::duration_us(OverlapStage stage, OverlapPart part) const {
+  const auto transfer = [part](double whole_us, double send_us) {
+    if (part == kWhole) return whole_us;
+    return part == kSend ? send_us : std::max(0.0, whole_us - send_us);
+  };
+  switch (stage) {
+    case kAttn0:
+      return attn0_us;
+    case kAttn1:
+      return attn1_us;
+    case kShared:
+      return shared_us;
+    case kMlp:
+      return mlp_us;
+    case kDispatch:
+      return transfer(dispatch_us, dispatch_send_us);
+    case kCombine:
+      return transfer(combine_us, combine_send_us);
+  }
+  std::abort();
+}
+
+OverlapTimeline evaluate_overlap(const OverlapTable& table, std::span<const OverlapStageTimes> times,
+                                 int num_layers) {
+  CHECK(static_cast<int>(times.size()) == table.num_micro_batches && num_layers >= 1);
+  const int num_ops = static_cast<int>(table.ops.size());
+  OverlapTimeline out;
+  std::vector<int32_t> this_period(num_ops), last_period(num_ops, -1);
+  int32_t stream_last[2] = {-1, -1};
+  std::vector<double> period_start;
+  for (int period = -1; period <= num_layers; ++period) {
+    std::fill(this_period.begin(), this_period.end(), -1);
+    for (int i = 0; i < num_ops; ++i) {
+      const OverlapOp& op = table.ops[i];
+      const int layer = period + op.layer_shift;
+      if (layer < 0 || layer >= num_layers) continue;
+      OverlapSpan span{.op = i, .layer = layer};
+      const auto after = [&](int32_t other) {
+        if (other >= 0 && out.spans[other].end_us >= span.start_us) {
+          span.start_us = out.spans[other].end_us;
+          span.held_by = other;
+        }
+      };
+      int32_t& stream = stream_last[static_cast<int>(op.stream)];
+      after(stream);
+      const double free_us = span.start_us;
+      for (const OverlapWait& wait : op.waits) {
+        if (wait.op >= 0) after(wait.periods_back == 0 ? this_period[wait.op] : last_period[wait.op]);
+      }
+      const double duration_us = times[op.micro_batch].duration_us(op.stage, op.part);
+      span.end_us = span.start_us + duration_us;
+      if (op.stream == kCompute) {
+        out.compute_idle_us += span.start_us - free_us;
+        if (op.part == kSend) out.send_us += duration_us;
+      }
+      stream = this_period[i] = static_cast<int32_t>(out.spans.size());
+      out.spans.push_back(span);
+      if (i == 0) period_start.push_back(span.start_us);
+    }
+    std::swap(this_period, last_period);
+  }
+  int32_t last = 0;
+  for (int32_t s = 0; s < static_cast<int32_t>(out.spans.size()); ++s) {
+    if (out.spans[s].end_us > out.spans[last].end_us) last = s;
+  }
+  out.total_us = out.spans[last].end_us;
+  // What follows the last computation is communication nobody computes under.
+  if (stream_last[0] >= 0) out.compute_idle_us += out.total_us - out.spans[stream_last[0]].end_us;
+  for (int32_t s = last; s >= 0; s = out.spans[s].held_by) out.critical_path.push_back(s);
+  std::reverse(out.critical_path.begin(), out.critical_path.end());
+  const size_t n = period_start.size();
+  out.layer_us = n >= 2 ? period_start[n - 1] - period_start[n - 2] : out.total_us;
+  return out;
+}
+
+bool overlap_pays(const OverlapTable& table, std::span<const OverlapStageTimes> halves,
+                  const OverlapStageTimes& whole, int num_layers) {
+  return evaluate_overlap(table, halves, num_layers).total_us <
+         evaluate_overlap(plain_table(), {&whole, 1}, num_layers).total_us;
+}
+
+}  // namespace fathom
