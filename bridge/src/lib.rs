@@ -5,6 +5,7 @@ mod chat_template;
 mod guard;
 mod python_value;
 mod strftime;
+mod tiktoken;
 mod tokenizer;
 
 use chat_template::TemplateCore;
@@ -31,6 +32,8 @@ mod ffi {
         type TokenizerCore;
         /// `json` is the whole of tokenizer.json. Only byte-level BPE is accepted.
         fn tokenizer_load(json: &[u8]) -> Result<Box<TokenizerCore>>;
+        /// `model` is the whole of tiktoken.model, `config` that of tokenizer_config.json or empty.
+        fn tokenizer_load_tiktoken(model: &[u8], config: &[u8]) -> Result<Box<TokenizerCore>>;
         /// Ids of `text` with no added token ever recognised.
         fn encode_plain(self: &TokenizerCore, text: &[u8]) -> Result<Vec<u32>>;
         /// Ids of `text` with every added token recognised.
@@ -52,6 +55,10 @@ mod ffi {
 
 fn tokenizer_load(json: &[u8]) -> Result<Box<TokenizerCore>, String> {
     guarded(|| TokenizerCore::load(json).map(Box::new))
+}
+
+fn tokenizer_load_tiktoken(model: &[u8], config: &[u8]) -> Result<Box<TokenizerCore>, String> {
+    guarded(|| TokenizerCore::load_tiktoken(model, config).map(Box::new))
 }
 
 impl TokenizerCore {

@@ -7,6 +7,7 @@ use tokenizers::tokenizer::{OffsetReferential, PreTokenizedString};
 use tokenizers::{DecoderWrapper, Model, Normalizer, OffsetType, PreTokenizer, Tokenizer, TokenizerImpl};
 
 use crate::ffi::{AddedTokenText, TokenTable};
+use crate::tiktoken;
 
 /// Ids above this are refused: the decode table is dense.
 const VOCAB_SIZE_MAX: u32 = 1 << 22;
@@ -20,7 +21,14 @@ pub struct TokenizerCore {
 
 impl TokenizerCore {
     pub fn load(json: &[u8]) -> Result<Self, String> {
-        let mut inner = Tokenizer::from_bytes(json).map_err(|e| e.to_string())?;
+        Self::wrap(Tokenizer::from_bytes(json).map_err(|e| e.to_string())?)
+    }
+
+    pub fn load_tiktoken(model: &[u8], config: &[u8]) -> Result<Self, String> {
+        Self::wrap(tiktoken::load(model, config, &byte_level_alphabet())?)
+    }
+
+    fn wrap(mut inner: Tokenizer) -> Result<Self, String> {
         let ModelWrapper::BPE(model) = inner.get_model() else {
             return Err("the model is not BPE; only byte-level BPE is supported".into());
         };

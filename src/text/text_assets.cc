@@ -33,7 +33,13 @@ Result<TextAssets> read_text_assets(const std::string& folder) {
   const std::filesystem::path dir(folder);
   TextAssets assets;
   assets.source = folder;
-  ASSIGN_OR_RETURN(assets.tokenizer_json, read_file(dir / "tokenizer.json"));
+  ASSIGN_OR_RETURN(assets.tokenizer_json, read_optional(dir / "tokenizer.json"));
+  if (assets.tokenizer_json.empty()) {
+    ASSIGN_OR_RETURN(assets.tiktoken_model, read_optional(dir / "tiktoken.model"));
+  }
+  if (assets.tokenizer_json.empty() && assets.tiktoken_model.empty()) {
+    return invalid_argument("{}/tokenizer.json: missing or empty, and there is no tiktoken.model", folder);
+  }
   ASSIGN_OR_RETURN(assets.tokenizer_config_json, read_optional(dir / "tokenizer_config.json"));
   ASSIGN_OR_RETURN(assets.chat_template_jinja, read_optional(dir / "chat_template.jinja"));
   return assets;

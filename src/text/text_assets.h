@@ -10,7 +10,8 @@ namespace fathom {
 
 struct TextAssets {
   std::string source;                 // the folder, or a label; put before every error message
-  std::string tokenizer_json;         // required
+  std::string tokenizer_json;         // this or the next is required
+  std::string tiktoken_model;         // what Moonlight and Kimi-K2 have in its place
   std::string tokenizer_config_json;  // empty: no special ids, no BOS habit, no chat template
   std::string chat_template_jinja;    // empty: the one in tokenizer_config.json
 };
@@ -18,7 +19,8 @@ struct TextAssets {
 // A larger file is refused unread.
 inline constexpr size_t kAssetBytesMax = size_t{256} << 20;
 
-// Reads tokenizer.json, and tokenizer_config.json and chat_template.jinja where they exist.
+// Reads tokenizer.json or else tiktoken.model, and tokenizer_config.json and chat_template.jinja where they
+// exist.
 Result<TextAssets> read_text_assets(const std::string& folder);
 
 }  // namespace fathom

@@ -115,8 +115,11 @@ Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) 
 Result<Tokenizer> Tokenizer::load(const TextAssets& assets) {
   auto config = parse_config(assets.tokenizer_config_json);
   if (!config.ok()) return config.status().with_context(assets.source + "/tokenizer_config.json");
+  const bool is_tiktoken = assets.tokenizer_json.empty() && !assets.tiktoken_model.empty();
   try {
-    auto core = bridge::tokenizer_load(as_slice(assets.tokenizer_json));
+    auto core = is_tiktoken ? bridge::tokenizer_load_tiktoken(as_slice(assets.tiktoken_model),
+                                                              as_slice(assets.tokenizer_config_json))
+                            : bridge::tokenizer_load(as_slice(assets.tokenizer_json));
     auto table = core->token_table();
     auto impl = std::make_shared<Impl>(Impl{.core = std::move(core),
                                             .token_bytes = std::move(table.bytes),
@@ -129,7 +132,8 @@ Result<Tokenizer> Tokenizer::load(const TextAssets& assets) {
     impl->apply(std::move(config).value());
     return Tokenizer(std::move(impl));
   } catch (const rust::Error& error) {
-    return invalid_argument("{}/tokenizer.json: {}", assets.source, error.what());
+    const char* file = is_tiktoken ? "tiktoken.model" : "tokenizer.json";
+    return invalid_argument("{}/{}: {}", assets.source, file, error.what());
   }
 }
 

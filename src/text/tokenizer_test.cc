@@ -77,6 +77,17 @@ TEST(Tokenizer, equals_hugging_face_on_deepseek_v3) {
   EXPECT_TRUE(tokenizer->add_bos());
 }
 
+// Moonlight's and Kimi-K2's form: ids come from the package tiktoken with their pattern.
+TEST(Tokenizer, equals_tiktoken_on_tiktoken_files) {
+  const auto tokenizer = Tokenizer::load_folder(fixture_path("tokenizer/tiktoken"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  expect_equal_to_hugging_face(*tokenizer, "golden_tiktoken.json");
+  EXPECT_EQ(tokenizer->bos_id(), tokenizer->added_token_id("[BOS]"));
+  EXPECT_EQ(tokenizer->token_bytes(tokenizer->vocab_size() - 1),
+            fmt::format("<|reserved_token_{}|>", tokenizer->vocab_size() - 1));
+  EXPECT_FALSE(tokenizer->add_bos());
+}
+
 TEST(Tokenizer, knows_its_special_tokens) {
   const Tokenizer& tokenizer = small_tokenizer();
   const int32_t bos = tokenizer.bos_id().value();
@@ -169,6 +180,12 @@ TEST(Tokenizer, load_errors_name_the_file_and_the_reason) {
     EXPECT_TRUE(status.message().starts_with(text)) << status.message();
   };
   starts(load_status(""), "dir/tokenizer.json: EOF while parsing");
+  const auto tiktoken = [](const std::string& model) {
+    return Tokenizer::load({.source = "dir", .tiktoken_model = model}).status();
+  };
+  starts(tiktoken("IQ== 0\nIg== 2\n"), "dir/tiktoken.model: line 2: expected rank 1, found 2");
+  starts(tiktoken("I*== 0\n"), "dir/tiktoken.model: line 1: not base64");
+  starts(tiktoken("IQ==\n"), "dir/tiktoken.model: line 1: expected \"BASE64 RANK\"");
   starts(load_status("{\"version\":"), "dir/tokenizer.json: EOF while parsing");
   starts(load_status("\xff\xff"), "dir/tokenizer.json: expected value");
   starts(load_status("{}"), "dir/tokenizer.json: ");

@@ -3,11 +3,14 @@
 
     tokenizer_golden.py                      corpus.json and golden_small.json
     tokenizer_golden.py --deepseek FOLDER    golden_deepseek_v3.json, from a folder with the published files
+    tokenizer_golden.py --tiktoken           tiktoken/ and golden_tiktoken.json: the small vocabulary in the form of
+                                             Moonlight and Kimi-K2, encoded by the package `tiktoken`
 
 "trusted" ids recognise every added token, as Hugging Face's encode() does. "plain" ids recognise none: they come
 from a second tokenizer whose added tokens are all special and which encodes special tokens as text.
 """
 import argparse
+import base64
 import hashlib
 import json
 import pathlib
@@ -109,6 +112,48 @@ def golden(folder, cases):
     return out
 
 
+KIMI_PATTERN = "|".join([
+    r"[\p{Han}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+
+
+def tiktoken_golden(cases):
+    import tiktoken
+    small = Tokenizer.from_file(str(FIXTURES / "small/tokenizer.json"))
+    printable = [c for c in range(256) if 33 <= c <= 126 or 161 <= c <= 172 or 174 <= c <= 255]
+    to_byte = {chr(c): c for c in printable}
+    to_byte.update({chr(256 + i): c for i, c in enumerate(c for c in range(256) if c not in printable)})
+    added = small.get_added_tokens_decoder()
+    vocab = sorted((i, t) for t, i in small.get_vocab().items() if i not in added)
+    ranks = {bytes(to_byte[c] for c in t): i for i, t in vocab}
+    assert sorted(ranks.values()) == list(range(len(ranks)))
+
+    names = ["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<think>", "<｜User｜>"]
+    first = len(ranks)
+    folder = FIXTURES / "tiktoken"
+    folder.mkdir(exist_ok=True)
+    (folder / "tiktoken.model").write_text("".join(f"{base64.b64encode(t).decode()} {r}\n" for t, r in ranks.items()))
+    decoder = {str(first + i): {"content": t, "special": t != "<think>"} for i, t in enumerate(names)}
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "added_tokens_decoder": decoder, "bos_token": "[BOS]", "eos_token": "[EOS]", "tokenizer_class": "TikTokenTokenizer"},
+        ensure_ascii=False, indent=1) + "\n")
+    special = {(names[i] if i < len(names) else f"<|reserved_token_{first + i}|>"): first + i for i in range(256)}
+    encoding = tiktoken.Encoding("kimi", pat_str=KIMI_PATTERN, mergeable_ranks=ranks, special_tokens=special)
+    out = {"encode": [], "decode": []}
+    for case in cases:
+        a = encoding.encode(case_text(case), allowed_special="all")
+        b = encoding.encode(case_text(case), allowed_special=set(), disallowed_special=())
+        out["encode"].append({"trusted": pack(a)} if a == b else {"trusted": pack(a), "plain": pack(b)})
+    rng = random.Random(13)
+    for _ in range(40):
+        ids = [rng.randrange(first + 256) if rng.random() < 0.5 else rng.randrange(256) for _ in range(rng.randint(1, 20))]
+        kept = [i for i in ids if i < first or i == special["<think>"]]
+        out["decode"].append({"ids": ids, "text": encoding.decode(ids), "skipped": encoding.decode(kept)})
+    return out
+
+
 def write(name, value):
     lines = ",\n".join(json.dumps(k) + ":" + ("[\n" + ",\n".join(json.dumps(x, ensure_ascii=True, separators=(",", ":"))
                        for x in v) + "\n]" if isinstance(v, list) else json.dumps(v)) for k, v in value.items())
@@ -119,10 +164,13 @@ def write(name, value):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--deepseek", type=pathlib.Path, help="folder with DeepSeek-V3's tokenizer.json")
+    parser.add_argument("--tiktoken", action="store_true")
     args = parser.parse_args()
     cases = corpus()
     if args.deepseek:
         write("golden_deepseek_v3.json", golden(args.deepseek, cases))
+    elif args.tiktoken:
+        write("golden_tiktoken.json", tiktoken_golden(cases))
     else:
         write("corpus.json", {"cases": cases})
         write("golden_small.json", golden(FIXTURES / "small", cases))
