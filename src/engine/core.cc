@@ -32,9 +32,10 @@ EngineCore::EngineCore(const EngineOptions& options, EngineParts parts, const Cl
       parts_(std::move(parts)),
       cache_(parts_.storage->num_blocks(), num_accounts(parts_), parts_.fingerprint,
              parts_.storage->layout().to_string()),
-      prefill_(*parts_.prefill, cache_, kFirstPrefillAccount, fewest_pending_tokens),
-      decode_(*parts_.decode, cache_, first_decode_account(parts_), options.decode_slots_per_rank(),
-              fewest_kv_tokens),
+      prefill_(*parts_.prefill, cache_, kFirstPrefillAccount,
+               make_prefill_choice(parts_.prefill->num_ranks())),
+      decode_(*parts_.decode, cache_, first_decode_account(parts_),
+              make_decode_choice(parts_.decode->num_ranks(), options.decode_slots_per_rank())),
       link_(prefill_, decode_),
       sampling_team_(ThreadTeamOptions{.num_threads = options.threads, .spin_iterations = 0}),
       sampling_work_(static_cast<size_t>(options.threads)) {
@@ -140,7 +141,7 @@ std::vector<StepShare> EngineCore::plan_prefill_shares() {
       continue;
     }
     std::vector<StepShare> shares;
-    for (const PrefillChunk& chunk : plan.chunks) {
+    for (const PlannedChunk& chunk : plan.chunks) {
       shares.push_back({sequences_[static_cast<size_t>(chunk.sequence)].get(), chunk.num_tokens});
     }
     return shares;

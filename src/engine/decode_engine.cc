@@ -7,24 +7,20 @@
 
 namespace fathom {
 
-DecodeEngine::DecodeEngine(Executor& executor, KvCache& cache, int32_t first_account, int32_t max_per_rank,
-                           ChooseRank choose_rank)
-    : executor_(executor), cache_(cache), max_per_rank_(max_per_rank), choose_rank_(std::move(choose_rank)) {
+DecodeEngine::DecodeEngine(Executor& executor, KvCache& cache, int32_t first_account, ChooseRank choose_rank)
+    : executor_(executor), cache_(cache), choose_rank_(std::move(choose_rank)) {
   for (int32_t rank = 0; rank < executor.num_ranks(); ++rank)
     accounts_.push_back(KvAccount{first_account + rank});
 }
 
-int32_t DecodeEngine::choose_rank(int64_t num_tokens) const {
+int32_t DecodeEngine::choose_rank(const Sequence& next) const {
+  const auto load_of = [](const Sequence& s) {
+    return RankLoad{1, s.num_tokens(), s.max_new_tokens - s.num_generated()};
+  };
   std::vector<RankLoad> loads(accounts_.size());
-  for (const Sequence* s : members_) {
-    RankLoad& load = loads[static_cast<size_t>(s->decode_rank)];
-    ++load.num_requests;
-    load.kv_tokens += s->num_tokens();
-  }
-  const int32_t rank = choose_rank_(loads, num_tokens, max_per_rank_);
-  if (rank == kNoRank) return kNoRank;
-  CHECK(rank >= 0 && static_cast<size_t>(rank) < loads.size());
-  CHECK(loads[static_cast<size_t>(rank)].num_requests < max_per_rank_);
+  for (const Sequence* s : members_) loads[static_cast<size_t>(s->decode_rank)] += load_of(*s);
+  const int32_t rank = choose_rank_(loads, load_of(next));
+  CHECK(rank == kNoRank || (rank >= 0 && static_cast<size_t>(rank) < loads.size()));
   return rank;
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/executor.h"
-#include "engine/rank_load.h"
+#include "engine/rank_choice.h"
 #include "engine/sequence.h"
 #include "engine/step.h"
 
@@ -14,12 +14,12 @@ namespace fathom {
 // Owned by the engine's thread. A sequence is here from reserve() to release().
 class DecodeEngine {
  public:
-  // Rank r keeps its books in account `first_account` + r and takes up to `max_per_rank` sequences.
-  DecodeEngine(Executor& executor, KvCache& cache, int32_t first_account, int32_t max_per_rank,
-               ChooseRank choose_rank);
+  // Rank r keeps its books in account `first_account` + r. `choose_rank` knows how many sequences a rank
+  // takes.
+  DecodeEngine(Executor& executor, KvCache& cache, int32_t first_account, ChooseRank choose_rank);
 
-  // The rank for one more sequence with `num_tokens` stored; kNoRank when all are full.
-  int32_t choose_rank(int64_t num_tokens) const;
+  // The rank for one more sequence; kNoRank when all are full.
+  int32_t choose_rank(const Sequence& next) const;
 
   // The hand-over's sides of a slot: takes it, and its own references to the sequence's blocks.
   void reserve(Sequence& sequence, int32_t rank);
@@ -36,7 +36,6 @@ class DecodeEngine {
   KvCache& cache_;
   std::vector<KvAccount> accounts_;
   std::vector<const Sequence*> members_;
-  const int32_t max_per_rank_;
   const ChooseRank choose_rank_;
 };
 

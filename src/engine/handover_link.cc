@@ -16,7 +16,7 @@ void HandoverLink::offer(Sequence& s, TimePoint lease_end) {
 }
 
 bool HandoverLink::try_accept(Sequence& s) {
-  const int32_t rank = decode_.choose_rank(s.num_tokens());
+  const int32_t rank = decode_.choose_rank(s);
   // A full engine lets offers wait for a slot, as long as their lease runs, rather than reject them.
   if (rank == kNoRank) return false;
   s.decode_rank = rank;

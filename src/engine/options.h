@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/formats.h"
 
 namespace fathom {
 
@@ -13,7 +15,9 @@ struct EngineOptions {
   int32_t decode_ep = 1;          // ranks of the decode engine
   int32_t redundant_experts = 0;  // extra expert replicas in each engine's EP group
   bool deterministic = false;     // bit-equal tokens whatever the batch, chunks, ranks and cache; slower
-  int32_t threads = 1;            // thread budget of both engines together; they take turns
+  std::optional<ActFormat>
+      dispatch_format;  // of tokens sent to experts; unset: what the experts' kernels read
+  int32_t threads = 1;  // thread budget of both engines together; they take turns
 
   int64_t kv_memory_bytes = int64_t{1} << 30;  // memory of the block pool; holds at least one max_context
   int32_t max_context = 4096;                  // tokens, prompt + output, of one request

@@ -51,10 +51,10 @@ inline constexpr int32_t kNoSequence = -1;
 // Queued sequences to start now, in order.
 std::vector<int32_t> plan_admission(const PlanSnapshot& snapshot);
 
-struct PrefillChunk {
+struct PlannedChunk {
   int32_t sequence = 0;
   int32_t num_tokens = 0;
-  friend bool operator==(const PrefillChunk&, const PrefillChunk&) = default;
+  friend bool operator==(const PlannedChunk&, const PlannedChunk&) = default;
 };
 
 // When `retract` names a sequence, nothing else is planned: take its blocks away, queue it again at its age,
@@ -62,7 +62,7 @@ struct PrefillChunk {
 // last holder.)
 struct PrefillPlan {
   int32_t retract = kNoSequence;
-  std::vector<PrefillChunk> chunks;  // by rank, then age; empty when nothing can run
+  std::vector<PlannedChunk> chunks;  // by rank, then age; empty when nothing can run
 };
 PrefillPlan plan_prefill(const PlanSnapshot& snapshot);
 

@@ -93,7 +93,7 @@ void check_prefill(const PlanSnapshot& snapshot) {
   std::vector<int32_t> rank_tokens(snapshot.num_prefill_ranks);
   std::map<int32_t, int32_t> chunk_of;
   int32_t needed = 0;
-  for (const PrefillChunk& chunk : plan.chunks) {
+  for (const PlannedChunk& chunk : plan.chunks) {
     const PlanSequence& s = snapshot.sequences[chunk.sequence];
     EXPECT_EQ(s.stage, SequenceStage::kPrefill);
     EXPECT_FALSE(s.waits);
@@ -195,7 +195,7 @@ TEST(Plan, a_short_prompt_does_not_wait_for_a_long_one) {
   snapshot.sequences = {{.stage = SequenceStage::kPrefill, .num_tokens = 10000},
                         {.stage = SequenceStage::kPrefill, .num_tokens = 5000},
                         {.stage = SequenceStage::kPrefill, .num_tokens = 40}};
-  const std::vector<PrefillChunk> want = {{0, 256}, {1, 192}, {2, 40}};
+  const std::vector<PlannedChunk> want = {{0, 256}, {1, 192}, {2, 40}};
   EXPECT_EQ(plan_prefill(snapshot).chunks, want);
 }
 

@@ -2,10 +2,10 @@
 #include "engine/prefill_engine.h"
 
 #include <algorithm>
-#include <limits>
 #include <unordered_set>
 #include <utility>
 
+#include "balance/prefill_cut.h"
 #include "base/check.h"
 
 namespace fathom {
@@ -17,20 +17,23 @@ PrefillEngine::PrefillEngine(Executor& executor, KvCache& cache, int32_t first_a
     accounts_.push_back(KvAccount{first_account + rank});
 }
 
+// Work and tokens still to be computed for `s`.
+RankLoad PrefillEngine::load_of(const Sequence& s) {
+  const int64_t num_new = s.num_tokens() - s.num_stored;
+  return {1, num_new, PrefillCost{}.cost_ns(num_new, s.num_stored)};
+}
+
 std::vector<RankLoad> PrefillEngine::loads() const {
   std::vector<RankLoad> loads(accounts_.size());
   for (const Sequence* s : members_) {
-    RankLoad& load = loads[static_cast<size_t>(s->rank)];
-    ++load.num_requests;
-    load.kv_tokens += s->num_tokens();
-    if (s->stage == SequenceStage::kPrefill) load.pending_tokens += s->num_tokens() - s->num_stored;
+    if (s->stage == SequenceStage::kPrefill) loads[static_cast<size_t>(s->rank)] += load_of(*s);
   }
   return loads;
 }
 
 int32_t PrefillEngine::num_busy_ranks() const {
   int32_t num_busy = 0;
-  for (const RankLoad& load : loads()) num_busy += load.pending_tokens > 0 ? 1 : 0;
+  for (const RankLoad& load : loads()) num_busy += load.tokens > 0 ? 1 : 0;
   return num_busy;
 }
 
@@ -49,7 +52,7 @@ void PrefillEngine::match(Sequence& s) {
 
 void PrefillEngine::start(Sequence& s) {
   CHECK(s.stage == SequenceStage::kQueued && s.blocks.empty() && s.num_stored == 0);
-  s.rank = choose_rank_(loads(), s.num_tokens(), std::numeric_limits<int32_t>::max());
+  s.rank = choose_rank_(loads(), load_of(s));
   CHECK(s.rank >= 0 && s.rank < num_ranks());
   s.stage = SequenceStage::kPrefill;
   members_.push_back(&s);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/executor.h"
-#include "engine/rank_load.h"
+#include "engine/rank_choice.h"
 #include "engine/sequence.h"
 #include "engine/step.h"
 
@@ -33,6 +33,7 @@ class PrefillEngine {
 
  private:
   void match(Sequence& sequence);
+  static RankLoad load_of(const Sequence& sequence);
   std::vector<RankLoad> loads() const;
 
   Executor& executor_;

@@ -1,0 +1,85 @@
+// Forward groups as executors.
+#include "engine/model_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/cpu.h"
+#include "engine/engine.h"
+#include "model/forward.h"
+
+namespace fathom {
+namespace {
+
+class ForwardExecutor final : public Executor {
+ public:
+  explicit ForwardExecutor(std::unique_ptr<ForwardGroup> group) : group_(std::move(group)) {}
+  int num_ranks() const override { return group_->num_ranks(); }
+  Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) override {
+    return group_->step(ranks, logits);
+  }
+  void request_stop() override { group_->request_stop(); }
+
+ private:
+  const std::unique_ptr<ForwardGroup> group_;
+};
+
+Result<std::unique_ptr<Executor>> make_executor(const Model& model, KvStorage& storage,
+                                                const ForwardOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<ForwardGroup> group, ForwardGroup::create(model, storage, options));
+  return std::unique_ptr<Executor>(new ForwardExecutor(std::move(group)));
+}
+
+}  // namespace
+
+KvLayout kv_layout_of(const Model& model) {
+  const ModelConfig& config = model.config();
+  return {.num_layers = static_cast<int32_t>(config.num_hidden_layers),
+          .latent_dim = static_cast<int32_t>(config.kv_lora_rank),
+          .rope_dim = static_cast<int32_t>(config.qk_rope_head_dim),
+          .dtype = model.weights().core_dtype};
+}
+
+Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& model, const Clock& clock) {
+  const KvLayout layout = kv_layout_of(model);
+  const int64_t num_blocks = options.kv_memory_bytes / layout.block_bytes();
+  const int32_t needed = blocks_for_tokens(options.max_context);
+  if (num_blocks < needed) {
+    return make_status(
+        StatusCode::kResourceExhausted,
+        "kv_memory_bytes: {} bytes hold {} blocks of {} bytes, one request of {} tokens needs {}",
+        options.kv_memory_bytes, num_blocks, layout.block_bytes(), options.max_context, needed);
+  }
+  EngineParts parts;
+  constexpr int64_t kManyBlocks = int64_t{1} << 30;
+  parts.storage =
+      std::make_unique<KvStorage>(layout, static_cast<int32_t>(std::min(num_blocks, kManyBlocks)));
+  ForwardOptions forward{.phase = Phase::kPrefill,
+                         .num_ranks = options.prefill_ep,
+                         .redundant_experts = options.redundant_experts,
+                         .deterministic = options.deterministic,
+                         .threads = options.threads,
+                         .dispatch_format = options.dispatch_format,
+                         .max_tokens_per_rank = options.prefill_chunk_tokens,
+                         .max_logit_rows = options.max_running,
+                         .max_context = options.max_context,
+                         .clock = &clock};
+  ASSIGN_OR_RETURN(parts.prefill, make_executor(model, *parts.storage, forward));
+  forward.phase = Phase::kDecode;
+  forward.num_ranks = options.decode_ep;
+  forward.max_tokens_per_rank = options.decode_slots_per_rank();
+  ASSIGN_OR_RETURN(parts.decode, make_executor(model, *parts.storage, forward));
+  parts.fingerprint = fmt::format("{}:{}:{}", model.weights().fingerprint, isa_name(active_isa()),
+                                  options.deterministic ? "deterministic" : "fast");
+  parts.vocab_size = static_cast<int32_t>(model.config().vocab_size);
+  return parts;
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, const Model& model,
+                                               const Clock& clock) {
+  RETURN_IF_ERROR(options.validate());
+  ASSIGN_OR_RETURN(EngineParts parts, make_model_parts(options, model, clock));
+  return create(options, std::move(parts), clock);
+}
+
+}  // namespace fathom
