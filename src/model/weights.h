@@ -14,6 +14,7 @@
 #include "base/thread_team.h"
 #include "kernels/linear.h"
 #include "model/config.h"
+#include "model/memory_plan.h"
 #include "tensor/arena.h"
 #include "tensor/model_source.h"
 
@@ -116,6 +117,9 @@ struct LoadOptions {
   // FP8. Embedding, norms, gate and kv_b stay. Unset: every tensor stays as the checkpoint has it.
   std::optional<WeightFormat> weights;
   bool load_mtp = true;  // MTP modules, if the checkpoint has them
+  // Checked before anything is read: with weights_bytes as planned, does it all fit? Unset: not checked.
+  std::optional<MemoryDemand> demand;
+  AvailableMemory available;
   Isa isa = active_isa();
   // Called on the loading thread after each part, with bytes of the checkpoint read so far and in all.
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
@@ -128,7 +132,7 @@ Result<std::optional<WeightFormat>> parse_weights_option(std::string_view text);
 class Model {
  public:
   // Reads config and weights; every tensor's shape is checked against the config before the first is packed.
-  // Errors are one line naming file, tensor and reason.
+  // Errors are one line naming file, tensor and reason; kResourceExhausted when options.demand does not fit.
   static Result<std::unique_ptr<Model>> load(const ModelSource& source, const LoadOptions& options,
                                              ThreadTeam& team);
   Model(ModelConfig config, ModelWeights weights)

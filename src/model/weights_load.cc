@@ -233,6 +233,25 @@ class Loader {
   int64_t used_bytes_ = 0;
 };
 
+// Refuses what does not fit, and says which --weights would.
+Status check_fits(const WeightPlan& plan, const SafeTensors& tensors, LoadOptions options) {
+  MemoryDemand demand = *options.demand;
+  demand.weights_bytes = plan.weights->bytes.total();
+  const auto memory = plan_memory(demand, options.available);
+  if (memory.ok()) return ok_status();
+  for (const WeightFormat format : {WeightFormat::kFp8, WeightFormat::kInt8, WeightFormat::kInt4}) {
+    options.weights = format;
+    const auto smaller = plan_weights(plan.config, tensors, options);
+    if (!smaller.ok()) continue;
+    demand.weights_bytes = smaller->weights->bytes.total();
+    if (!plan_memory(demand, options.available).ok()) continue;
+    return Status(memory.status().code(),
+                  fmt::format("{}; --weights {} would take {} for weights and fit", memory.status().message(),
+                              weight_format_name(format), bytes_text(demand.weights_bytes)));
+  }
+  return memory.status();
+}
+
 }  // namespace
 
 ModelWeights load_weights(WeightPlan plan, const LoadOptions& options, ThreadTeam& team) {
@@ -255,6 +274,7 @@ Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, const Load
   ASSIGN_OR_RETURN(const SafeTensors tensors, SafeTensors::open(source));
   auto plan = plan_weights(config, tensors, options);
   if (!plan.ok()) return plan.status().with_context(source.label());
+  if (options.demand) RETURN_IF_ERROR(check_fits(*plan, tensors, options).with_context(source.label()));
   return std::make_unique<Model>(std::move(config), load_weights(std::move(plan).value(), options, team));
 }
 

@@ -415,6 +415,26 @@ TEST(Weights, a_broken_config_or_shard_is_named) {
   EXPECT_NE(message.find("(truncated?)"), std::string::npos) << message;
 }
 
+TEST(Weights, a_model_larger_than_memory_is_refused_and_told_what_fits) {
+  const Checkpoint cp = Checkpoint::make(DType::kF32);
+  const auto bytes_as = [&](WeightFormat format) {
+    return loaded(cp, with_weights(format))->weights().bytes.total();
+  };
+  LoadOptions options;
+  options.demand =
+      MemoryDemand{.kv_bytes_min = 1 << 20, .kv_bytes_max = 1 << 20, .activation_bytes = 1 << 20};
+  options.available = {kMemoryReserveMin + (2 << 20) + bytes_as(WeightFormat::kInt8), "MemAvailable"};
+  expect_refused(cp, "the model does not fit in memory: weights ", options);
+  expect_refused(cp,
+                 fmt::format("available (MemAvailable); --weights int8 would take {} for weights and fit",
+                             bytes_text(bytes_as(WeightFormat::kInt8))),
+                 options);
+  options.available.bytes = kMemoryReserveMin + (2 << 20);
+  expect_refused(cp, "available (MemAvailable)", options);
+  options.available.bytes = int64_t{1} << 40;
+  EXPECT_EQ(loaded(cp, options)->weights().layers.size(), 2u);
+}
+
 TEST(Weights, option_names) {
   EXPECT_FALSE(parse_weights_option("native")->has_value());
   EXPECT_EQ(parse_weights_option("int4").value(), WeightFormat::kInt4);

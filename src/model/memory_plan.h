@@ -1,0 +1,44 @@
+// Whether a model fits, as arithmetic that can be shown. Pure: the caller says what is there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "base/system_memory.h"
+
+namespace fathom {
+
+struct MemoryDemand {
+  int64_t weights_bytes = 0;
+  int64_t kv_bytes_min = 0;  // the longest context of one request
+  int64_t kv_bytes_max = 0;  // more than this would never be used
+  int64_t kv_bytes = 0;      // what was asked for (--kv-memory); 0: chosen between the two
+  int64_t activation_bytes = 0;
+};
+
+struct MemoryPlan {
+  int64_t weights_bytes = 0;
+  int64_t kv_bytes = 0;
+  int64_t activation_bytes = 0;
+  int64_t reserve_bytes = 0;  // left for the process itself and its connections
+  AvailableMemory available;
+
+  int64_t total_bytes() const { return weights_bytes + kv_bytes + activation_bytes + reserve_bytes; }
+  // "weights 9.12 GiB + KV 2.00 GiB + activations 0.31 GiB + reserve 0.25 GiB = 11.68 GiB of 21.50 GiB
+  // available"
+  std::string text() const;
+};
+
+// At least this, and a fiftieth of what is available.
+inline constexpr int64_t kMemoryReserveMin = int64_t{128} << 20;
+// Of the memory left over, the KV cache takes this part when it may choose.
+inline constexpr double kKvShareOfRest = 0.8;
+
+// kResourceExhausted with the arithmetic when it does not fit.
+Result<MemoryPlan> plan_memory(const MemoryDemand& demand, const AvailableMemory& available);
+
+// "9.12 GiB", "512 MiB", "17 B".
+std::string bytes_text(int64_t bytes);
+
+}  // namespace fathom
