@@ -19,17 +19,19 @@ void mla_per_head(const LatentBlocks& kv, const PerHeadKeys& keys, const PerHead
 }
 
 int64_t mla_absorbed_scratch_bytes(int64_t num_heads, int64_t latent_dim, int64_t rope_dim) {
-  // Queries and sums for whole vectors of 16 heads and a tile of keys, everything as F32.
-  const int64_t heads = round_up(num_heads, 16);
+  // Queries and sums for whole panels of 32 heads, a tile of keys and its scores, all as F32.
+  const int64_t heads = round_up(num_heads, kLinearTileN);
   const int64_t dim = round_up(latent_dim, 32) + round_up(rope_dim, 32);
-  return 4 * (2 * heads * dim + 2 * heads * kAttentionTile + kAttentionTile * dim + 4 * heads) + 4096;
+  return 4 * (2 * heads * dim + 2 * heads * kAttentionTile + kAttentionTile * dim + 4 * heads) + 1024;
 }
 
 int64_t mla_per_head_scratch_bytes(int64_t nope_dim, int64_t rope_dim, int64_t v_dim) {
-  // For 64 query rows and a tile of 64 keys: queries, keys, values, scores and sums as F32.
+  // Queries and sums of a group of rows, scores of a block, keys and values of a tile, all as F32.
   const int64_t key_dim = round_up(nope_dim + rope_dim, 32);
   const int64_t value_dim = round_up(v_dim, 32);
-  return 4 * kAttentionTile * (2 * key_dim + 2 * value_dim + 2 * kAttentionTile + 8) + 4096;
+  return 4 * (kPerHeadGroupRows * (key_dim + value_dim + 4) + 2 * kPerHeadBlockRows * kAttentionTile +
+              kAttentionTile * (key_dim + value_dim) + 2 * key_dim) +
+         1024;
 }
 
 }  // namespace fathom

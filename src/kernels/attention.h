@@ -15,6 +15,9 @@
 namespace fathom {
 
 inline constexpr int64_t kAttentionTile = 64;  // tokens of a block, and keys of a softmax tile
+// Per head: query rows that share one preparation of a key tile, and those that share one tile of scores.
+inline constexpr int64_t kPerHeadGroupRows = 256;
+inline constexpr int64_t kPerHeadBlockRows = 64;
 
 // One layer's KV of one sequence. Token t is row t % 64 of block[t / 64].
 struct LatentBlocks {
@@ -64,7 +67,7 @@ struct PerHeadQuery {
   int64_t out_stride = 0;
 };
 
-// Any number of rows; 64 and more at a time make best use of what is loaded.
+// Any number of rows; the more at a time (up to 256), the better the use of what is loaded.
 // `scratch`: mla_per_head_scratch_bytes, aligned to 64.
 void mla_per_head(const LatentBlocks& kv, const PerHeadKeys& keys, const PerHeadQuery& query,
                   std::byte* scratch);

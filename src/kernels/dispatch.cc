@@ -17,7 +17,20 @@ Tables make_own_tables() {
   add_ref_quantize(ref);
   add_ref_elementwise(ref);
   add_ref_attention(ref);
-  add_bf16_linear(tables[static_cast<int>(Isa::kAvx512Bf16)]);
+  KernelTable& avx2 = tables[static_cast<int>(Isa::kAvx2)];
+  add_avx2_linear(avx2);
+  add_avx2_int_linear(avx2);
+  add_avx2_elementwise(avx2);
+  add_avx2_attention(avx2);
+  KernelTable& avx512 = tables[static_cast<int>(Isa::kAvx512)];
+  add_avx512_linear(avx512);
+  add_avx512_elementwise(avx512);
+  add_avx512_attention(avx512);
+  add_vnni_linear(tables[static_cast<int>(Isa::kAvx512Vnni)]);
+  KernelTable& bf16 = tables[static_cast<int>(Isa::kAvx512Bf16)];
+  add_bf16_linear(bf16);
+  add_bf16_attention(bf16);
+  add_bf16_per_head(bf16);
   return tables;
 }
 

@@ -9,6 +9,16 @@ void add_ref_linear(KernelTable& table);
 void add_ref_quantize(KernelTable& table);
 void add_ref_elementwise(KernelTable& table);
 void add_ref_attention(KernelTable& table);
+void add_avx2_linear(KernelTable& table);
+void add_avx2_int_linear(KernelTable& table);
+void add_avx2_elementwise(KernelTable& table);
+void add_avx2_attention(KernelTable& table);
+void add_avx512_linear(KernelTable& table);
+void add_avx512_elementwise(KernelTable& table);
+void add_avx512_attention(KernelTable& table);
+void add_vnni_linear(KernelTable& table);
 void add_bf16_linear(KernelTable& table);
+void add_bf16_attention(KernelTable& table);
+void add_bf16_per_head(KernelTable& table);
 
 }  // namespace fathom

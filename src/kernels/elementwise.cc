@@ -31,8 +31,14 @@ void scale_accumulate(float weight, const float* x, int64_t n, float* y) {
 
 void softmax_row(float* x, int64_t n) { active_kernels().softmax_row(x, n); }
 
-void to_f32(DType dtype, const void* x, int64_t n, float* y) { active_kernels().to_f32(dtype, x, n, y); }
+void to_f32(DType dtype, const void* x, int64_t n, float* y) {
+  CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16);
+  active_kernels().to_f32(dtype, x, n, y);
+}
 
-void from_f32(const float* x, int64_t n, DType dtype, void* y) { active_kernels().from_f32(x, n, dtype, y); }
+void from_f32(const float* x, int64_t n, DType dtype, void* y) {
+  CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16);
+  active_kernels().from_f32(x, n, dtype, y);
+}
 
 }  // namespace fathom

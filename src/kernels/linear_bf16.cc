@@ -1,56 +1,15 @@
 // BF16 and FP8 linear layers with vdpbf16ps: two products a lane, sums in F32. FP8 becomes BF16 in registers
 // (exactly, by table); so do its activations, once per block of rows.
-#include <immintrin.h>
+#include <bit>
 
 #include "kernels/dispatch_tables.h"
-#include "kernels/panel_driver.h"
+#include "kernels/micro_bf16.h"
 
 namespace fathom {
 namespace {
 
-constexpr int64_t kPrefetchBytes = 2048;
-
-FATHOM_INLINE __m512bh broadcast_pair(const std::byte* a) {
-  int32_t pair;
-  __builtin_memcpy(&pair, a, 4);
-  return (__m512bh)_mm512_set1_epi32(pair);
-}
-
-FATHOM_INLINE void prefetch(const std::byte* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T0);
-}
-
-template <int kRows>
-FATHOM_INLINE void load_c(const MicroArgs& args, __m512 (&acc)[kRows][2]) {
-  FATHOM_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    acc[r][0] = args.first ? _mm512_setzero_ps() : _mm512_loadu_ps(args.c + r * args.c_stride);
-    acc[r][1] = args.first ? _mm512_setzero_ps() : _mm512_loadu_ps(args.c + r * args.c_stride + 16);
-  }
-}
-
-template <int kRows>
-FATHOM_INLINE void store_c(const MicroArgs& args, const __m512 (&acc)[kRows][2]) {
-  FATHOM_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    _mm512_storeu_ps(args.c + r * args.c_stride, acc[r][0]);
-    _mm512_storeu_ps(args.c + r * args.c_stride + 16, acc[r][1]);
-  }
-}
-
-// Row r of a block through few registers: base + {0, 1, 2} · stride.
-template <int kRows>
-FATHOM_INLINE void multiply_step(const std::byte* const* base, int64_t stride, __m512bh w0, __m512bh w1,
-                                 __m512 (&acc)[kRows][2]) {
-  FATHOM_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    const __m512bh a = broadcast_pair(base[r / 3] + r % 3 * stride);
-    acc[r][0] = _mm512_dpbf16_ps(acc[r][0], w0, a);
-    acc[r][1] = _mm512_dpbf16_ps(acc[r][1], w1, a);
-  }
-}
-
 struct Bf16Kernel {
+  using Args = MicroArgs;
   static constexpr WeightFormat kFormat = WeightFormat::kBf16;
   static constexpr int kMaxRows = 14;
   static constexpr int64_t kKBlock = 1024;
@@ -59,37 +18,121 @@ struct Bf16Kernel {
   static int64_t max_k(int64_t) { return INT64_MAX; }
   static void prepare(const Activations& x, int64_t row, int64_t, int64_t k, int64_t, Scratch&,
                       MicroArgs& args) {
-    args.a = x.row(row) + k * 2;
+    args.a = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k * 2;
     args.a_stride = x.row_stride_bytes;
   }
 
   template <int kRows>
   static void run(const MicroArgs& args) {
-    __m512 acc[kRows][2];
-    load_c<kRows>(args, acc);
-    const std::byte* base[5];
-    for (int i = 0; i < 5; ++i) base[i] = args.a + i * 3 * args.a_stride;
-    const std::byte* w = args.w;
-    for (int64_t pairs = (args.k_count + 1) / 2; pairs > 0; --pairs) {
-      prefetch(w);
-      prefetch(w + 64);
-      const auto w0 = (__m512bh)_mm512_load_si512(w);
-      const auto w1 = (__m512bh)_mm512_load_si512(w + 64);
-      multiply_step<kRows>(base, args.a_stride, w0, w1, acc);
-      for (int i = 0; i < (kRows + 2) / 3; ++i) base[i] += 4;
-      w += 128;
-    }
-    store_c<kRows>(args, acc);
+    run_bf16<kRows, 2>(args);
   }
-  static constexpr MicroKernel micro[] = {run<1>, run<2>, run<3>,  run<4>,  run<5>,  run<6>,  run<7>,
-                                          run<8>, run<9>, run<10>, run<11>, run<12>, run<13>, run<14>};
+};
+
+// The two bytes of BF16 for the 128 magnitudes of e4m3, NaN included.
+struct Fp8Tables {
+  alignas(64) uint8_t high[128];
+  alignas(64) uint8_t low[128];
+};
+constexpr Fp8Tables make_fp8_tables() {
+  Fp8Tables tables{};
+  for (int code = 0; code < 128; ++code) {
+    const uint32_t bits = std::bit_cast<uint32_t>(fp8_e4m3_to_f32(Fp8E4m3{static_cast<uint8_t>(code)}));
+    tables.high[code] = static_cast<uint8_t>(bits >> 24);
+    tables.low[code] = static_cast<uint8_t>(bits >> 16);
+  }
+  return tables;
+}
+constexpr Fp8Tables kFp8Tables = make_fp8_tables();
+
+struct Fp8Decoder {
+  __m512i high0 = _mm512_load_si512(kFp8Tables.high), high1 = _mm512_load_si512(kFp8Tables.high + 64);
+  __m512i low0 = _mm512_load_si512(kFp8Tables.low), low1 = _mm512_load_si512(kFp8Tables.low + 64);
+  __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
+
+  // 64 codes: `first` gets the low eight of each 128-bit lane, `second` the others.
+  FATHOM_INLINE void decode(__m512i codes, __m512bh& first, __m512bh& second) const {
+    __m512i high = _mm512_permutex2var_epi8(high0, codes, high1);
+    const __m512i low = _mm512_permutex2var_epi8(low0, codes, low1);
+    high = _mm512_ternarylogic_epi64(high, codes, sign, 0xf8);  // high | (codes & sign)
+    first = (__m512bh)_mm512_unpacklo_epi8(low, high);
+    second = (__m512bh)_mm512_unpackhi_epi8(low, high);
+  }
+};
+
+struct Fp8Kernel {
+  using Args = MicroArgs;
+  static constexpr WeightFormat kFormat = WeightFormat::kFp8;
+  static constexpr int kMaxRows = 11;
+  static constexpr int64_t kKBlock = 1024;
+  static constexpr int64_t kGroupRows = 5 * kMaxRows;
+  static constexpr int64_t kScratch = kGroupRows * kKBlock;
+  struct Scratch {
+    alignas(64) uint16_t a[kScratch];
+  };
+  static int64_t max_k(int64_t rows) { return kScratch / rows / kScaleBlock * kScaleBlock; }
+
+  static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
+                      Scratch& scratch, MicroArgs& args) {
+    const Fp8Decoder decoder;
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    const auto* data = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k;
+    const int64_t stride = round_up(k_count, kScaleBlock);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < stride; i += 64) {
+        const __m512i codes = _mm512_loadu_si512(data + r * x.row_stride_bytes + i);
+        __m512bh first, second;
+        decoder.decode(_mm512_permutexvar_epi64(order, codes), first, second);
+        _mm512_store_si512(scratch.a + r * stride + i, (__m512i)first);
+        _mm512_store_si512(scratch.a + r * stride + i + 32, (__m512i)second);
+      }
+    }
+    args.a = reinterpret_cast<const std::byte*>(scratch.a);
+    args.a_stride = stride * 2;
+  }
+
+  template <int kRows>
+  static void run(const MicroArgs& args) {
+    const Fp8Decoder decoder;
+    const std::byte* w = args.w;
+    for (int64_t block = 0; block * kScaleBlock < args.k_count; ++block) {
+      const std::byte* base[5];
+      for (int i = 0; i < 5; ++i) base[i] = args.a + block * kScaleBlock * 2 + i * 3 * args.a_stride;
+      __m512 acc[kRows][2];
+      FATHOM_UNROLL
+      for (int r = 0; r < kRows; ++r) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
+      const int64_t pairs = (smaller(kScaleBlock, args.k_count - block * kScaleBlock) + 1) / 2;
+      for (int64_t pair = 0; pair < pairs; ++pair) {
+        prefetch(w);
+        __m512bh pair_w[2];
+        decoder.decode(_mm512_load_si512(w), pair_w[0], pair_w[1]);
+        multiply_step<kRows, 2>(base, args.a_stride, pair_w, acc);
+        for (int i = 0; i < (kRows + 2) / 3; ++i) base[i] += 4;
+        w += 64;
+      }
+      const bool fresh = args.first && block == 0;
+      FATHOM_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        float* c = args.c + r * args.c_stride;
+        const __m512 scale =
+            _mm512_set1_ps(args.x_scales[r * args.x_scale_stride + block] * args.w_scales[block]);
+        _mm512_storeu_ps(c,
+                         _mm512_fmadd_ps(acc[r][0], scale, fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c)));
+        _mm512_storeu_ps(
+            c + 16, _mm512_fmadd_ps(acc[r][1], scale, fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c + 16)));
+      }
+    }
+  }
 };
 
 constexpr LinearKernel kBf16 =
     make_panel_kernel<WeightFormat::kBf16>(Isa::kAvx512Bf16, run_panels<Bf16Kernel>);
+constexpr LinearKernel kFp8 = make_panel_kernel<WeightFormat::kFp8>(Isa::kAvx512Bf16, run_panels<Fp8Kernel>);
 
 }  // namespace
 
-void add_bf16_linear(KernelTable& table) { table.linear[static_cast<int>(WeightFormat::kBf16)] = &kBf16; }
+void add_bf16_linear(KernelTable& table) {
+  table.linear[static_cast<int>(WeightFormat::kBf16)] = &kBf16;
+  table.linear[static_cast<int>(WeightFormat::kFp8)] = &kFp8;
+}
 
 }  // namespace fathom

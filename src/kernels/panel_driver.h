@@ -3,17 +3,13 @@
 // own copy, compiled for its own instruction set: the linker must never merge them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "kernels/panel_layout.h"
-
-#if defined(__clang__)
-#define FATHOM_UNROLL _Pragma("unroll")
-#else
-#define FATHOM_UNROLL _Pragma("GCC unroll 32")
-#endif
-#define FATHOM_INLINE inline __attribute__((always_inline))
+#include "kernels/simd.h"
 
 namespace fathom {
 namespace {
@@ -34,47 +30,62 @@ struct MicroArgs {
   int64_t x_sum_stride;
 };
 
-using MicroKernel = void (*)(const MicroArgs&);
-
-FATHOM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 // A kernel K has:
-//   kFormat; kMaxRows (rows of the largest block); kKBlock (most of K at a time when there are several blocks
-//   of rows); kGroupRows (rows prepared at a time, a multiple of kMaxRows); micro[rows - 1];
-//   Scratch: what prepare fills; prepare(x, row, rows, k, k_count, scratch, args) sets args.a and a_stride,
-//   or x_sums and x_sum_stride, for `rows` rows; max_k(rows): the most of K the scratch takes for that many
-//   rows.
+//   Args = MicroArgs; kFormat; kMaxRows (rows of the largest block); kKBlock (most of K at a time when there
+//   are several blocks of rows); kGroupRows (rows prepared at a time, a multiple of kMaxRows);
+//   run<rows>(MicroArgs); Scratch: what prepare fills; prepare(x, row, rows, k, k_count, scratch, args) sets
+//   args.a and a_stride, or x_sums and x_sum_stride, for `rows` rows; max_k(rows): the most of K the scratch
+//   takes for that many rows.
+// The run<rows> of a kernel K for every number of rows up to K::kMaxRows.
+template <class K>
+using MicroKernel = void (*)(const typename K::Args&);
+template <class K, int... kRowsLess1>
+constexpr std::array<MicroKernel<K>, sizeof...(kRowsLess1)> micro_kernels(
+    std::integer_sequence<int, kRowsLess1...>) {
+  return {K::template run<kRowsLess1 + 1>...};
+}
+template <class K>
+constexpr auto kMicroKernels = micro_kernels<K>(std::make_integer_sequence<int, K::kMaxRows>());
+
+// Cuts `rows` into blocks as even as can be and calls block(first, count).
+template <class K, class Block>
+FATHOM_INLINE void for_row_blocks(int64_t rows, Block block) {
+  const int64_t blocks = (rows + K::kMaxRows - 1) / K::kMaxRows;
+  int64_t done = 0;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t count = (rows - done + blocks - b - 1) / (blocks - b);
+    block(done, count);
+    done += count;
+  }
+}
+
 template <typename K>
 void run_panel(const MicroArgs& base, int64_t rows, const PackedWeight& w, int64_t panel, MatrixView<float> y,
                int64_t row) {
   const int64_t columns = smaller(kLinearTileN, w.n - panel * kLinearTileN);
   alignas(64) float edge[K::kMaxRows * kLinearTileN];
-  const int64_t blocks = (rows + K::kMaxRows - 1) / K::kMaxRows;
-  int64_t done = 0;
-  for (int64_t b = 0; b < blocks; ++b) {
-    const int64_t count = (rows - done + blocks - b - 1) / (blocks - b);
+  for_row_blocks<K>(rows, [&](int64_t done, int64_t count) {
     MicroArgs args = base;
     args.a += done * base.a_stride;
     if (base.x_scales != nullptr) args.x_scales += done * base.x_scale_stride;
     if (base.x_sums != nullptr) args.x_sums += done * base.x_sum_stride;
-    float* out = y.row(row + done) + panel * kLinearTileN;
+    float* out = y.data + (row + done) * y.stride + panel * kLinearTileN;
     if (columns == kLinearTileN) {
       args.c = out;
       args.c_stride = y.stride;
-      K::micro[count - 1](args);
-    } else {
-      args.c = edge;
-      args.c_stride = kLinearTileN;
-      for (int64_t r = 0; r < count && !args.first; ++r) {
-        for (int64_t c = 0; c < columns; ++c) edge[r * kLinearTileN + c] = out[r * y.stride + c];
-      }
-      K::micro[count - 1](args);
-      for (int64_t r = 0; r < count; ++r) {
-        for (int64_t c = 0; c < columns; ++c) out[r * y.stride + c] = edge[r * kLinearTileN + c];
-      }
+      kMicroKernels<K>[count - 1](args);
+      return;
     }
-    done += count;
-  }
+    args.c = edge;
+    args.c_stride = kLinearTileN;
+    for (int64_t r = 0; r < count && !args.first; ++r) {
+      for (int64_t c = 0; c < columns; ++c) edge[r * kLinearTileN + c] = out[r * y.stride + c];
+    }
+    kMicroKernels<K>[count - 1](args);
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t c = 0; c < columns; ++c) out[r * y.stride + c] = edge[r * kLinearTileN + c];
+    }
+  });
 }
 
 template <typename K>
@@ -94,7 +105,7 @@ void run_panels(const Activations& x, const PackedWeight& w, const LinearTile& t
       args.k_count = smaller(k_block, w.k - k);
       args.first = k == 0;
       if (x.scales != nullptr) {
-        args.x_scales = x.row_scales(row) + k / kScaleBlock;
+        args.x_scales = x.scales + row * x.scale_stride + k / kScaleBlock;
         args.x_scale_stride = x.scale_stride;
       }
       K::prepare(x, row, count, k, args.k_count, scratch, args);

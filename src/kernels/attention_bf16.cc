@@ -1,0 +1,244 @@
+// Attention over BF16 storage with vdpbf16ps: scores and weighted sums are small products of BF16 pairs.
+#include "kernels/attention_softmax.h"
+#include "kernels/dispatch_tables.h"
+#include "kernels/micro_bf16.h"
+#include "kernels/simd_avx512.h"
+
+namespace fathom {
+namespace {
+
+// Rows against [pairs of K][kVectors · 16 columns].
+template <int kVectors>
+struct ScoreKernel {
+  using Args = MicroArgs;
+  static constexpr int kMaxRows = kVectors == 1 ? 16 : 14;
+  template <int kRows>
+  static void run(const MicroArgs& args) {
+    run_bf16<kRows, kVectors>(args);
+  }
+};
+
+template <class K>
+FATHOM_INLINE void run_rows(MicroArgs args, int64_t rows) {
+  const std::byte* a = args.a;
+  float* c = args.c;
+  for_row_blocks<K>(rows, [&](int64_t done, int64_t count) {
+    args.a = a + done * args.a_stride;
+    args.c = c + done * args.c_stride;
+    kMicroKernels<K>[count - 1](args);
+  });
+}
+
+// sums[h, d] += Σ_t p[t, h] · latent[t, d] for a block of heads and 32 columns d of one tile. Two tokens'
+// rows are interleaved into pairs as they are read.
+struct WeighArgs {
+  const uint32_t* p;  // pairs of tokens: [(count + 1) / 2][p_stride], one lane per head
+  int64_t p_stride;
+  const std::byte* latent;  // row 0 of the tile at column d
+  int64_t latent_stride;    // bytes
+  int64_t count;            // tokens
+  __mmask32 columns;
+  float* c;
+  int64_t c_stride;
+  const std::byte* next;  // what to bring into the cache meanwhile: 64 bytes per pair of tokens
+};
+
+struct WeighKernel {
+  using Args = WeighArgs;
+  static constexpr int kMaxRows = 12;
+
+  template <int kRows>
+  static void run(const WeighArgs& args) {
+    const __m512i order0 = pair_order(0), order1 = pair_order(16);
+    __m512 acc[kRows][2];
+    FATHOM_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      acc[r][0] = _mm512_loadu_ps(args.c + r * args.c_stride);
+      acc[r][1] = _mm512_loadu_ps(args.c + r * args.c_stride + 16);
+    }
+    const std::byte* row = args.latent;
+    const uint32_t* p = args.p;
+    for (int64_t t = 0; t < args.count; t += 2) {
+      // An odd last token is paired with itself: its partner's probability is 0.
+      const std::byte* second = t + 1 < args.count ? row + args.latent_stride : row;
+      const __m512i even = _mm512_maskz_loadu_epi16(args.columns, row);
+      const __m512i odd = _mm512_maskz_loadu_epi16(args.columns, second);
+      const auto w0 = (__m512bh)_mm512_permutex2var_epi16(even, order0, odd);
+      const auto w1 = (__m512bh)_mm512_permutex2var_epi16(even, order1, odd);
+      _mm_prefetch(reinterpret_cast<const char*>(args.next) + t * 32, _MM_HINT_T1);
+      FATHOM_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const auto pair = (__m512bh)_mm512_set1_epi32(static_cast<int>(p[r]));
+        acc[r][0] = _mm512_dpbf16_ps(acc[r][0], w0, pair);
+        acc[r][1] = _mm512_dpbf16_ps(acc[r][1], w1, pair);
+      }
+      row += 2 * args.latent_stride;
+      p += args.p_stride;
+    }
+    FATHOM_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      _mm512_storeu_ps(args.c + r * args.c_stride, acc[r][0]);
+      _mm512_storeu_ps(args.c + r * args.c_stride + 16, acc[r][1]);
+    }
+  }
+
+  // Words first, 32 + first, first + 1, …: from two rows, the pairs of 16 columns.
+  static FATHOM_INLINE __m512i pair_order(int first) {
+    alignas(64) uint16_t order[32];
+    for (int i = 0; i < 16; ++i) {
+      order[2 * i] = static_cast<uint16_t>(first + i);
+      order[2 * i + 1] = static_cast<uint16_t>(32 + first + i);
+    }
+    return _mm512_load_si512(order);
+  }
+};
+
+FATHOM_INLINE uint32_t bf16_bits(float x) {
+  uint32_t bits;
+  const float rounded = Avx512::first(Avx512::round_bf16(Avx512::set1(x)));
+  __builtin_memcpy(&bits, &rounded, 4);
+  return bits >> 16;
+}
+
+// One query token's heads in absorbed form.
+struct Absorbed {
+  const LatentBlocks& kv;
+  const AbsorbedQuery& query;
+  int64_t dim, pairs, heads, latent, row_bytes;
+  uint32_t* q;          // [pairs][32 heads] panels; a last panel of 16 heads or less is [pairs][16]
+  float* scores;        // [64][heads]
+  uint32_t* p;          // [32][heads] pairs of tokens
+  float* sums;          // [num_heads][latent]
+  std::byte* odd_rows;  // the tile's rows padded to whole pairs, when dim is odd
+  SoftmaxState state;
+
+  Absorbed(const LatentBlocks& kv, const AbsorbedQuery& query, std::byte* memory) : kv(kv), query(query) {
+    dim = kv.latent_dim + kv.rope_dim;
+    pairs = (dim + 1) / 2;
+    heads = round_up(query.num_heads, 32);
+    latent = round_up(kv.latent_dim, 32);
+    row_bytes = kv.row_stride * 2;
+    ScratchMemory scratch{memory};
+    q = scratch.take<uint32_t>(pairs * heads);
+    scores = scratch.take<float>(kAttentionTile * heads);
+    p = scratch.take<uint32_t>(kAttentionTile / 2 * heads);
+    sums = scratch.take<float>(query.num_heads * latent);
+    odd_rows = scratch.take<std::byte>(kAttentionTile * pairs * 4);
+    state = scratch.take_state(heads);
+    __builtin_memset(sums, 0, static_cast<size_t>(query.num_heads * latent) * 4);
+    pack_query();
+  }
+
+  static FATHOM_INLINE int64_t panel_width(int64_t heads_left) { return heads_left > 16 ? 32 : 16; }
+
+  FATHOM_INLINE float query_element(int64_t h, int64_t i) const {
+    if (h >= query.num_heads || i >= dim) return 0;
+    return i < kv.latent_dim ? query.latent[h * query.latent_stride + i]
+                             : query.rope[h * query.rope_stride + i - kv.latent_dim];
+  }
+
+  void pack_query() {
+    uint32_t* panel = q;
+    for (int64_t first = 0; first < query.num_heads; first += 32) {
+      const int64_t width = panel_width(query.num_heads - first);
+      for (int64_t h = 0; h < width; ++h) {
+        for (int64_t i = 0; i < pairs; ++i) {
+          panel[i * width + h] = bf16_bits(query_element(first + h, 2 * i)) |
+                                 bf16_bits(query_element(first + h, 2 * i + 1)) << 16;
+        }
+      }
+      panel += pairs * width;
+    }
+  }
+
+  void score_tile(const std::byte* rows, int64_t count) {
+    MicroArgs args{};
+    args.a = rows;
+    args.a_stride = row_bytes;
+    if (dim % 2 == 1) {
+      for (int64_t t = 0; t < count; ++t) {
+        __builtin_memcpy(odd_rows + t * pairs * 4, rows + t * row_bytes, static_cast<size_t>(dim) * 2);
+        __builtin_memset(odd_rows + t * pairs * 4 + dim * 2, 0, 2);
+      }
+      args.a = odd_rows;
+      args.a_stride = pairs * 4;
+    }
+    args.w = reinterpret_cast<const std::byte*>(q);
+    args.k_count = pairs * 2;
+    args.c_stride = heads;
+    args.first = true;
+    for (int64_t first = 0; first < query.num_heads; first += 32) {
+      args.c = scores + first;
+      if (panel_width(query.num_heads - first) == 32) {
+        run_rows<ScoreKernel<2>>(args, count);
+        args.w += pairs * 128;
+      } else {
+        run_rows<ScoreKernel<1>>(args, count);
+      }
+    }
+  }
+
+  // Probabilities (BF16 values in F32) of tokens 2t and 2t + 1 into one lane.
+  void pair_probabilities(int64_t count) {
+    for (int64_t t = 0; t < count; t += 2) {
+      for (int64_t h = 0; h < query.num_heads; h += 16) {
+        const __m512i even = _mm512_castps_si512(_mm512_load_ps(scores + t * heads + h));
+        const __m512i odd = t + 1 < count ? _mm512_castps_si512(_mm512_load_ps(scores + (t + 1) * heads + h))
+                                          : _mm512_setzero_si512();
+        _mm512_store_si512(p + t / 2 * heads + h, _mm512_or_si512(_mm512_srli_epi32(even, 16), odd));
+      }
+    }
+  }
+
+  void weigh_tile(const std::byte* rows, int64_t count, const std::byte* next) {
+    const std::byte* next_end = next + kAttentionTile * row_bytes;
+    WeighArgs args{};
+    args.p_stride = heads;
+    args.latent_stride = row_bytes;
+    args.count = count;
+    args.c_stride = latent;
+    args.next = next;
+    for (int64_t d = 0; d < kv.latent_dim; d += 32) {
+      const int64_t columns = smaller(32, kv.latent_dim - d);
+      args.columns = static_cast<__mmask32>(~0u >> (32 - columns));
+      args.latent = rows + d * 2;
+      for_row_blocks<WeighKernel>(query.num_heads, [&](int64_t done, int64_t rows_now) {
+        args.p = p + done;
+        args.c = sums + done * latent + d;
+        kMicroKernels<WeighKernel>[rows_now - 1](args);
+        // All of the next tile's rows once, then lines that are there already.
+        args.next = args.next + kAttentionTile * 32 < next_end ? args.next + kAttentionTile * 32 : rows;
+      });
+    }
+  }
+
+  void run() {
+    for (int64_t begin = 0; begin < query.visible; begin += kAttentionTile) {
+      const int64_t count = smaller(kAttentionTile, query.visible - begin);
+      const std::byte* rows = latent_row(kv, begin);
+      const bool last = begin + kAttentionTile >= query.visible;
+      score_tile(rows, count);
+      softmax_heads<Avx512, true>(scores, heads, count, query.num_heads, query.scale, state);
+      pair_probabilities(count);
+      for (int64_t h = 0; h < query.num_heads; ++h)
+        scale_row<Avx512>(sums + h * latent, latent, state.fade[h]);
+      weigh_tile(rows, count, last ? rows : latent_row(kv, begin + kAttentionTile));
+    }
+    for (int64_t h = 0; h < query.num_heads; ++h) {
+      scale_row<Avx512>(sums + h * latent, latent, 1.0f / state.sum[h]);
+      __builtin_memcpy(query.out + h * query.out_stride, sums + h * latent,
+                       static_cast<size_t>(kv.latent_dim) * 4);
+    }
+  }
+};
+
+void absorbed_bf16(const LatentBlocks& kv, const AbsorbedQuery& query, std::byte* memory) {
+  if (kv.dtype == DType::kF32) return own_kernel_table(Isa::kAvx512).mla_absorbed(kv, query, memory);
+  Absorbed(kv, query, memory).run();
+}
+
+}  // namespace
+
+void add_bf16_attention(KernelTable& table) { table.mla_absorbed = absorbed_bf16; }
+
+}  // namespace fathom

@@ -1,0 +1,8 @@
+#include "kernels/elementwise_simd.h"
+#include "kernels/simd_avx2.h"
+
+namespace fathom {
+
+void add_avx2_elementwise(KernelTable& table) { add_elementwise<Avx2>(table); }
+
+}  // namespace fathom

@@ -1,0 +1,252 @@
+// The row-wise ops and the rounding of activations for a vector type V (simd_avx2.h, simd_avx512.h).
+#pragma once
+
+#include "kernels/dispatch_tables.h"
+#include "kernels/simd.h"
+
+namespace fathom {
+namespace {
+
+// Calls whole(i) for whole vectors and part(i, n) for what is left of `count`.
+template <class V, class Whole, class Part>
+FATHOM_INLINE void for_vectors(int64_t count, Whole whole, Part part) {
+  int64_t i = 0;
+  for (; i + V::kLanes <= count; i += V::kLanes) whole(i);
+  if (i < count) part(i, count - i);
+}
+
+template <class V>
+float square_sum(const float* x, int64_t n) {
+  using F = typename V::F;
+  F sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+  int64_t i = 0;
+  for (; i + 4 * V::kLanes <= n; i += 4 * V::kLanes) {
+    FATHOM_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const F value = V::load(x + i + j * V::kLanes);
+      sums[j] = V::fma(value, value, sums[j]);
+    }
+  }
+  for (; i < n; i += V::kLanes) {
+    const F value = V::load_part(x + i, smaller(V::kLanes, n - i));
+    sums[0] = V::fma(value, value, sums[0]);
+  }
+  return V::sum(V::add(V::add(sums[0], sums[1]), V::add(sums[2], sums[3])));
+}
+
+template <class V>
+void rms_norm_simd(MatrixView<const float> x, const float* gain, float eps, MatrixView<float> y) {
+  using F = typename V::F;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const float* in = x.data + r * x.stride;
+    float* out = y.data + r * y.stride;
+    const float mean = square_sum<V>(in, x.cols) / static_cast<float>(x.cols);
+    const F factor = V::set1(1.0f / __builtin_sqrtf(mean + eps));
+    for_vectors<V>(
+        x.cols,
+        [&](int64_t i) { V::store(out + i, V::mul(V::mul(V::load(in + i), factor), V::load(gain + i))); },
+        [&](int64_t i, int64_t n) {
+          const F value = V::mul(V::mul(V::load_part(in + i, n), factor), V::load_part(gain + i, n));
+          V::store_part(out + i, n, value);
+        });
+  }
+}
+
+template <class V>
+FATHOM_INLINE typename V::F silu_times(typename V::F a, typename V::F up) {
+  const auto exp_minus = simd_exp<V>(V::sub(V::zero(), a));
+  return V::mul(V::div(a, V::add(V::set1(1.0f), exp_minus)), up);
+}
+
+template <class V>
+void silu_mul_simd(MatrixView<const float> gate, MatrixView<const float> up, MatrixView<float> y) {
+  for (int64_t r = 0; r < y.rows; ++r) {
+    const float* a = gate.data + r * gate.stride;
+    const float* b = up.data + r * up.stride;
+    float* out = y.data + r * y.stride;
+    for_vectors<V>(
+        y.cols, [&](int64_t i) { V::store(out + i, silu_times<V>(V::load(a + i), V::load(b + i))); },
+        [&](int64_t i, int64_t n) {
+          V::store_part(out + i, n, silu_times<V>(V::load_part(a + i, n), V::load_part(b + i, n)));
+        });
+  }
+}
+
+template <class V>
+void rope_simd(MatrixView<float> x, const float* cos_sin) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    float* row = x.data + r * x.stride;
+    for_vectors<V>(
+        x.cols,
+        [&](int64_t i) { V::store(row + i, V::rotate_pairs(V::load(row + i), V::load(cos_sin + i))); },
+        [&](int64_t i, int64_t n) {
+          V::store_part(row + i, n, V::rotate_pairs(V::load_part(row + i, n), V::load_part(cos_sin + i, n)));
+        });
+  }
+}
+
+template <class V>
+void add_rows_simd(MatrixView<const float> x, MatrixView<float> y) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const float* in = x.data + r * x.stride;
+    float* out = y.data + r * y.stride;
+    for_vectors<V>(
+        x.cols, [&](int64_t i) { V::store(out + i, V::add(V::load(out + i), V::load(in + i))); },
+        [&](int64_t i, int64_t n) {
+          V::store_part(out + i, n, V::add(V::load_part(out + i, n), V::load_part(in + i, n)));
+        });
+  }
+}
+
+template <class V>
+void scale_accumulate_simd(float weight, const float* x, int64_t n, float* y) {
+  const auto w = V::set1(weight);
+  for_vectors<V>(
+      n, [&](int64_t i) { V::store(y + i, V::fma(w, V::load(x + i), V::load(y + i))); },
+      [&](int64_t i, int64_t count) {
+        V::store_part(y + i, count, V::fma(w, V::load_part(x + i, count), V::load_part(y + i, count)));
+      });
+}
+
+template <class V>
+void softmax_row_simd(float* x, int64_t n) {
+  using F = typename V::F;
+  const F lowest = V::set1(-__builtin_inff());
+  F top = lowest;
+  for_vectors<V>(
+      n, [&](int64_t i) { top = V::max(top, V::load(x + i)); },
+      [&](int64_t i, int64_t count) {
+        top = V::max(top, V::first_lanes(V::load_part(x + i, count), count, lowest));
+      });
+  const F highest = V::set1(V::highest(top));
+  F sum = V::zero();
+  for_vectors<V>(
+      n,
+      [&](int64_t i) {
+        const F e = simd_exp<V>(V::sub(V::load(x + i), highest));
+        V::store(x + i, e);
+        sum = V::add(sum, e);
+      },
+      [&](int64_t i, int64_t count) {
+        const F e = simd_exp<V>(V::sub(V::load_part(x + i, count), highest));
+        V::store_part(x + i, count, e);
+        sum = V::add(sum, V::first_lanes(e, count, V::zero()));
+      });
+  const F factor = V::set1(1.0f / V::sum(sum));
+  for_vectors<V>(
+      n, [&](int64_t i) { V::store(x + i, V::mul(V::load(x + i), factor)); },
+      [&](int64_t i, int64_t count) {
+        V::store_part(x + i, count, V::mul(V::load_part(x + i, count), factor));
+      });
+}
+
+template <class V>
+FATHOM_INLINE typename V::F load_as(DType dtype, const void* p) {
+  return dtype == DType::kF32    ? V::load(static_cast<const float*>(p))
+         : dtype == DType::kBf16 ? V::load_bf16(p)
+                                 : V::load_f16(p);
+}
+
+template <class V>
+FATHOM_INLINE void store_as(DType dtype, void* p, typename V::F x) {
+  if (dtype == DType::kF32) {
+    V::store(static_cast<float*>(p), x);
+  } else if (dtype == DType::kBf16) {
+    V::store_bf16(p, x);
+  } else {
+    V::store_f16(p, x);
+  }
+}
+
+// Converts between dtypes that are F32, BF16 or F16, one of them F32.
+template <class V>
+FATHOM_INLINE void convert(DType from, const void* x, DType to, void* y, int64_t n) {
+  const int64_t in_bytes = from == DType::kF32 ? 4 : 2, out_bytes = to == DType::kF32 ? 4 : 2;
+  const auto* in = static_cast<const char*>(x);
+  auto* out = static_cast<char*>(y);
+  for_vectors<V>(
+      n, [&](int64_t i) { store_as<V>(to, out + i * out_bytes, load_as<V>(from, in + i * in_bytes)); },
+      [&](int64_t i, int64_t count) {
+        alignas(64) char part[64] = {}, result[64];
+        __builtin_memcpy(part, in + i * in_bytes, static_cast<size_t>(count * in_bytes));
+        store_as<V>(to, result, load_as<V>(from, part));
+        __builtin_memcpy(out + i * out_bytes, result, static_cast<size_t>(count * out_bytes));
+      });
+}
+
+template <class V>
+void to_f32_simd(DType dtype, const void* x, int64_t n, float* y) {
+  convert<V>(dtype, x, DType::kF32, y, n);
+}
+
+template <class V>
+void from_f32_simd(const float* x, int64_t n, DType dtype, void* y) {
+  convert<V>(DType::kF32, x, dtype, y, n);
+}
+
+// One block of up to 128: its scale and codes; codes of the rest of 128 are zero.
+template <class V>
+FATHOM_INLINE void quantize_block(const float* x, int64_t count, const Activations& out, std::byte* codes,
+                                  float* scale) {
+  using F = typename V::F;
+  F top = V::zero();
+  for_vectors<V>(
+      count, [&](int64_t i) { top = V::max_magnitude(top, V::load(x + i)); },
+      [&](int64_t i, int64_t n) { top = V::max_magnitude(top, V::load_part(x + i, n)); });
+  const float amax = V::highest_bits(top);
+  const bool fp8 = out.format == ActFormat::kFp8;
+  *scale = fp8 ? (amax < 1e-4f ? 1e-4f : amax) / kFp8E4m3Max : amax / 127.0f;
+  if (fp8 && out.power_of_two_scales && *scale < __builtin_inff()) {
+    uint32_t bits;  // up to the next power of two: scales are normal numbers
+    __builtin_memcpy(&bits, scale, 4);
+    bits = (bits + 0x7fffffu) & 0x7f800000u;
+    __builtin_memcpy(scale, &bits, 4);
+  }
+  const F divisor = V::set1(*scale);
+  const F inverse = V::set1(amax > 0 ? 127.0f / amax : 0.0f);
+  for (int64_t i = 0; i < kScaleBlock; i += V::kLanes) {
+    const int64_t n = count - i;
+    const F value = n >= V::kLanes ? V::load(x + i) : n > 0 ? V::load_part(x + i, n) : V::zero();
+    if (fp8) {
+      V::store_fp8(codes + i, V::div(value, divisor));
+    } else {
+      V::store_int8(codes + i, V::round(V::mul(value, inverse)));
+    }
+  }
+}
+
+template <class V>
+void quantize_rows_simd(MatrixView<const float> x, const Activations& out, int64_t row_begin,
+                        int64_t row_end) {
+  for (int64_t r = row_begin; r < row_end; ++r) {
+    const float* in = x.data + r * x.stride;
+    auto* row = static_cast<std::byte*>(out.data) + r * out.row_stride_bytes;
+    if (out.format == ActFormat::kF32) {
+      convert<V>(DType::kF32, in, DType::kF32, row, out.k);
+    } else if (out.format == ActFormat::kBf16) {
+      convert<V>(DType::kF32, in, DType::kBf16, row, out.k);
+      if (out.k % 2 == 1) __builtin_memset(row + out.k * 2, 0, 2);
+    } else {
+      float* scales = out.scales + r * out.scale_stride;
+      for (int64_t k = 0; k < out.k; k += kScaleBlock) {
+        quantize_block<V>(in + k, smaller(kScaleBlock, out.k - k), out, row + k, scales++);
+      }
+    }
+  }
+}
+
+template <class V>
+void add_elementwise(KernelTable& table) {
+  table.quantize_rows = quantize_rows_simd<V>;
+  table.rms_norm = rms_norm_simd<V>;
+  table.silu_mul = silu_mul_simd<V>;
+  table.rope_interleaved = rope_simd<V>;
+  table.add_rows = add_rows_simd<V>;
+  table.scale_accumulate = scale_accumulate_simd<V>;
+  table.softmax_row = softmax_row_simd<V>;
+  table.to_f32 = to_f32_simd<V>;
+  table.from_f32 = from_f32_simd<V>;
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,216 @@
+// INT8 and INT4 linear layers with vpdpbusd: codes are held as unsigned (code + 128, code + 8), so that the
+// signed activations can be broadcast; what the offset adds, offset · Σ x, is taken off before the first
+// product.
+#include "kernels/dispatch_tables.h"
+#include "kernels/panel_driver.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kPrefetchBytes = 2048;
+
+FATHOM_INLINE void prefetch(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T0);
+}
+
+FATHOM_INLINE __m512i broadcast_quad(const std::byte* a) {
+  int32_t quad;
+  __builtin_memcpy(&quad, a, 4);
+  return _mm512_set1_epi32(quad);
+}
+
+// Adds the lanes of each half of x within that half: lanes 0 and 8 hold the sums.
+FATHOM_INLINE __m512i sum_halves(__m512i x) {
+  x = _mm512_add_epi32(x, _mm512_shuffle_i32x4(x, x, 0xb1));
+  x = _mm512_add_epi32(x, _mm512_shuffle_epi32(x, _MM_PERM_BADC));
+  return _mm512_add_epi32(x, _mm512_shuffle_epi32(x, _MM_PERM_CDAB));
+}
+
+FATHOM_INLINE __m512i byte_sums(const std::byte* x) {
+  return _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), _mm512_loadu_si512(x));
+}
+
+struct Int8Kernel {
+  using Args = MicroArgs;
+  static constexpr WeightFormat kFormat = WeightFormat::kInt8;
+  static constexpr int kMaxRows = 14;
+  static constexpr int64_t kKBlock = 2048;
+  static constexpr int64_t kGroupRows = 18 * kMaxRows;
+  static constexpr int64_t kSums = kGroupRows * kKBlock / kScaleBlock;
+  struct Scratch {
+    int32_t sums[kSums];
+  };
+  static int64_t max_k(int64_t rows) { return kSums / rows * kScaleBlock; }
+
+  static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
+                      Scratch& scratch, MicroArgs& args) {
+    args.a = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k;
+    args.a_stride = x.row_stride_bytes;
+    args.x_sum_stride = ceil_div(k_count, kScaleBlock);
+    args.x_sums = scratch.sums;
+    int32_t* sums = scratch.sums;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < k_count; i += kScaleBlock) {
+        const std::byte* codes = args.a + r * args.a_stride + i;
+        const __m512i halves = sum_halves(_mm512_add_epi32(byte_sums(codes), byte_sums(codes + 64)));
+        const __m512i all = _mm512_add_epi32(halves, _mm512_shuffle_i32x4(halves, halves, 0x4e));
+        *sums++ = -128 * _mm_cvtsi128_si32(_mm512_castsi512_si128(all));
+      }
+    }
+  }
+
+  template <int kRows>
+  static FATHOM_INLINE void scale_block(const MicroArgs& args, int64_t block, const __m512i (&dot)[kRows][2],
+                                        __m512 w_scale0, __m512 w_scale1) {
+    const bool fresh = args.first && block == 0;
+    FATHOM_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      float* c = args.c + r * args.c_stride;
+      const __m512 x_scale = _mm512_set1_ps(args.x_scales[r * args.x_scale_stride + block]);
+      const __m512 before0 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
+      const __m512 before1 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c + 16);
+      _mm512_storeu_ps(
+          c, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][0]), _mm512_mul_ps(x_scale, w_scale0), before0));
+      _mm512_storeu_ps(
+          c + 16, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][1]), _mm512_mul_ps(x_scale, w_scale1), before1));
+    }
+  }
+
+  template <int kRows>
+  static void run(const MicroArgs& args) {
+    const std::byte* w = args.w;
+    for (int64_t block = 0; block * kScaleBlock < args.k_count; ++block) {
+      const std::byte* base[5];
+      for (int i = 0; i < 5; ++i) base[i] = args.a + block * kScaleBlock + i * 3 * args.a_stride;
+      const __m512 w_scale0 = _mm512_load_ps(w), w_scale1 = _mm512_load_ps(w + 64);
+      prefetch(w);
+      prefetch(w + 64);
+      w += 128;
+      __m512i dot[kRows][2];
+      FATHOM_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        dot[r][0] = dot[r][1] = _mm512_set1_epi32(args.x_sums[r * args.x_sum_stride + block]);
+      }
+      const int64_t quads = (smaller(kScaleBlock, args.k_count - block * kScaleBlock) + 3) / 4;
+      for (int64_t q = 0; q < quads; ++q) {
+        prefetch(w);
+        prefetch(w + 64);
+        const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);
+        FATHOM_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const __m512i a = broadcast_quad(base[r / 3] + r % 3 * args.a_stride);
+          dot[r][0] = _mm512_dpbusd_epi32(dot[r][0], w0, a);
+          dot[r][1] = _mm512_dpbusd_epi32(dot[r][1], w1, a);
+        }
+        for (int i = 0; i < (kRows + 2) / 3; ++i) base[i] += 4;
+        w += 128;
+      }
+      scale_block<kRows>(args, block, dot, w_scale0, w_scale1);
+    }
+  }
+};
+
+struct Int4Kernel {
+  using Args = MicroArgs;
+  static constexpr WeightFormat kFormat = WeightFormat::kInt4;
+  static constexpr int kMaxRows = 6;
+  static constexpr int64_t kKBlock = 2048;
+  static constexpr int64_t kGroupRows = 10 * kMaxRows;
+  static constexpr int64_t kSums = kGroupRows * kKBlock / kInt4Group;
+  struct Scratch {
+    int32_t sums[kSums];
+  };
+  static int64_t max_k(int64_t rows) { return kSums * kInt4Group / rows / kScaleBlock * kScaleBlock; }
+
+  static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
+                      Scratch& scratch, MicroArgs& args) {
+    args.a = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k;
+    args.a_stride = x.row_stride_bytes;
+    args.x_sum_stride = round_up(k_count, kScaleBlock) / kInt4Group;
+    args.x_sums = scratch.sums;
+    int32_t* sums = scratch.sums;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < k_count; i += 64, sums += 2) {
+        const __m512i halves = sum_halves(byte_sums(args.a + r * args.a_stride + i));
+        sums[0] = -8 * _mm_cvtsi128_si32(_mm512_castsi512_si128(halves));
+        sums[1] = -8 * _mm_cvtsi128_si32(_mm512_extracti32x4_epi32(halves, 2));
+      }
+      if (k_count % kScaleBlock != 0 && k_count % kScaleBlock <= 64) sums += 2;
+    }
+  }
+
+  // One group of 32: sums[r] += dot · scale.
+  template <int kRows>
+  static FATHOM_INLINE void add_group(const MicroArgs& args, const std::byte* w, const std::byte* a,
+                                      const int32_t* x_sums, __m512 (&sums)[kRows][2]) {
+    const __m512 scale0 = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(w)));
+    const __m512 scale1 = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(w + 32)));
+    prefetch(w);
+    w += 64;
+    __m512i dot[kRows][2];
+    FATHOM_UNROLL
+    for (int r = 0; r < kRows; ++r) dot[r][0] = dot[r][1] = _mm512_set1_epi32(x_sums[r * args.x_sum_stride]);
+    const __m512i nibble = _mm512_set1_epi8(15);
+    FATHOM_UNROLL
+    for (int s = 0; s < 4; ++s) {
+      prefetch(w + s * 128);
+      prefetch(w + s * 128 + 64);
+      const __m512i raw0 = _mm512_load_si512(w + s * 128), raw1 = _mm512_load_si512(w + s * 128 + 64);
+      FATHOM_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const __m512i w0 = _mm512_and_si512(half == 0 ? raw0 : _mm512_srli_epi16(raw0, 4), nibble);
+        const __m512i w1 = _mm512_and_si512(half == 0 ? raw1 : _mm512_srli_epi16(raw1, 4), nibble);
+        FATHOM_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const __m512i quad = broadcast_quad(a + r * args.a_stride + s * 8 + half * 4);
+          dot[r][0] = _mm512_dpbusd_epi32(dot[r][0], w0, quad);
+          dot[r][1] = _mm512_dpbusd_epi32(dot[r][1], w1, quad);
+        }
+      }
+    }
+    FATHOM_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      sums[r][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][0]), scale0, sums[r][0]);
+      sums[r][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][1]), scale1, sums[r][1]);
+    }
+  }
+
+  template <int kRows>
+  static void run(const MicroArgs& args) {
+    const std::byte* w = args.w;
+    for (int64_t block = 0; block * kScaleBlock < args.k_count; ++block) {
+      __m512 sums[kRows][2];
+      FATHOM_UNROLL
+      for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
+      const int64_t begin = block * kScaleBlock, end = smaller(begin + kScaleBlock, args.k_count);
+      for (int64_t k = begin; k < end; k += kInt4Group) {
+        add_group<kRows>(args, w, args.a + k, args.x_sums + k / kInt4Group, sums);
+        w += kInt4GroupBytes;
+      }
+      const bool fresh = args.first && block == 0;
+      FATHOM_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        float* c = args.c + r * args.c_stride;
+        const __m512 x_scale = _mm512_set1_ps(args.x_scales[r * args.x_scale_stride + block]);
+        const __m512 before0 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
+        const __m512 before1 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c + 16);
+        _mm512_storeu_ps(c, _mm512_fmadd_ps(sums[r][0], x_scale, before0));
+        _mm512_storeu_ps(c + 16, _mm512_fmadd_ps(sums[r][1], x_scale, before1));
+      }
+    }
+  }
+};
+
+constexpr LinearKernel kInt8 =
+    make_panel_kernel<WeightFormat::kInt8>(Isa::kAvx512Vnni, run_panels<Int8Kernel>);
+constexpr LinearKernel kInt4 =
+    make_panel_kernel<WeightFormat::kInt4>(Isa::kAvx512Vnni, run_panels<Int4Kernel>);
+
+}  // namespace
+
+void add_vnni_linear(KernelTable& table) {
+  table.linear[static_cast<int>(WeightFormat::kInt8)] = &kInt8;
+  table.linear[static_cast<int>(WeightFormat::kInt4)] = &kInt4;
+}
+
+}  // namespace fathom
