@@ -122,6 +122,7 @@ class Engine::Impl final : public StepObserver {
     void on_prefill(int32_t hit_tokens) override { listener_->on_prefill(hit_tokens); }
     void on_tokens(std::span<const TokenEvent> tokens) override { listener_->on_tokens(tokens); }
     void on_finished(const FinishInfo& info) override {
+      owner_.publish_stats();  // who hears of the end finds it counted
       listener_->on_finished(info);
       listener_.reset();
       std::lock_guard lock(owner_.mu_);
@@ -151,12 +152,18 @@ class Engine::Impl final : public StepObserver {
     return validate(request.sampling, vocab_size_);
   }
 
+  void publish_stats() {
+    const EngineStats stats = core_.stats();
+    std::lock_guard lock(mu_);
+    stats_ = stats;
+  }
+
   void thread_main() {
     for (;;) {
       take_messages();
       const bool worked = core_.run_once();
+      publish_stats();
       std::unique_lock lock(mu_);
-      stats_ = core_.stats();
       if (stop_ && core_.empty() && arrivals_.empty()) return;
       if (worked || !arrivals_.empty() || !cancels_.empty()) continue;
       // Nothing to step: wait for a message, but look at deadlines and leases in time.

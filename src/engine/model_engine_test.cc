@@ -1,0 +1,116 @@
+// The whole engine on a real (tiny, random) model. Names of the promises:
+//   deterministic  tokens are bit-equal whatever the batch, chunk, ranks, threads, cache and retraction
+//   fast default   tokens are equal over batch and chunk sizes
+#include <gtest/gtest.h>
+
+#include "engine/engine.h"
+#include "engine/model_parts.h"
+#include "engine/testing.h"
+#include "model/testing.h"
+
+namespace fathom {
+namespace {
+
+using Answers = std::vector<std::vector<int32_t>>;
+
+constexpr int kPrompts = 6;
+
+std::vector<GenerationRequest> make_requests(int32_t vocab) {
+  std::vector<GenerationRequest> requests;
+  Rng rng(11);
+  for (int i = 0; i < kPrompts; ++i) {
+    GenerationRequest request{.max_new_tokens = i < 3 ? 80 : 20};
+    request.prompt.resize(1 + rng.next_below(i < 3 ? 62 : 240));
+    for (int32_t& token : request.prompt)
+      token = static_cast<int32_t>(rng.next_below(static_cast<uint64_t>(vocab)));
+    request.sampling.seed = 100 + static_cast<uint64_t>(i);
+    request.sampling.temperature = i % 2 == 0 ? 0 : 1;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+EngineOptions base_options(const Model& model) {
+  EngineOptions options{.kv_memory_bytes = 40 * kv_layout_of(model).block_bytes(),
+                        .max_context = 320,
+                        .max_running = 8,
+                        .prefill_chunk_tokens = 512};
+  // Chunks as long as they may be, however slow the machine is just now.
+  options.decode_gap_seconds_max = options.prefill_step_seconds_max = 1000;
+  options.decode_gap_ratio_max = 1000;
+  return options;
+}
+
+Answers run(Engine& engine, bool one_by_one, int32_t vocab) {
+  std::vector<std::shared_ptr<RecordingListener>> listeners;
+  for (GenerationRequest& request : make_requests(vocab)) {
+    listeners.push_back(std::make_shared<RecordingListener>());
+    EXPECT_TRUE(engine.submit(std::move(request), listeners.back()).ok());
+    if (one_by_one) listeners.back()->wait();
+  }
+  Answers answers;
+  for (const auto& listener : listeners) {
+    listener->wait();
+    EXPECT_EQ(listener->info.reason, FinishReason::kLength) << listener->info.status.to_string();
+    answers.push_back(listener->tokens);
+  }
+  return answers;
+}
+
+Answers answers_of(const Model& model, const EngineOptions& options, bool one_by_one = false) {
+  SystemClock clock;
+  auto engine = Engine::create(options, model, clock);
+  EXPECT_TRUE(engine.ok()) << engine.status().to_string();
+  return run(**engine, one_by_one, static_cast<int32_t>(model.config().vocab_size));
+}
+
+TEST(ModelEngine, deterministic_tokens_do_not_depend_on_how_they_are_computed) {
+  const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kFp8, 5);
+  EngineOptions options = base_options(*model);
+  options.deterministic = true;
+  const Answers want = answers_of(*model, options, true);
+
+  EngineOptions small_chunks = options;
+  small_chunks.prefill_chunk_tokens = 64;
+  small_chunks.threads = 2;
+  EXPECT_EQ(answers_of(*model, small_chunks), want) << "batch, chunk 64, 2 threads";
+
+  EngineOptions many_ranks = options;
+  many_ranks.prefill_ep = 4;
+  many_ranks.decode_ep = 6;
+  EXPECT_EQ(answers_of(*model, many_ranks), want) << "EP 4 and 6";
+
+  SystemClock clock;
+  const auto engine = Engine::create(options, *model, clock).value();
+  const auto vocab = static_cast<int32_t>(model->config().vocab_size);
+  EXPECT_EQ(run(*engine, false, vocab), want) << "cold";
+  EXPECT_EQ(run(*engine, false, vocab), want) << "warm";
+  EXPECT_GT(engine->stats().hit_tokens, 0);
+
+  EngineOptions little_memory = options;
+  little_memory.kv_memory_bytes = 5 * kv_layout_of(*model).block_bytes();
+  const auto squeezed = Engine::create(little_memory, *model, clock).value();
+  EXPECT_EQ(run(*squeezed, false, vocab), want) << "retraction";
+  EXPECT_GT(squeezed->stats().retractions, 0);
+}
+
+TEST(ModelEngine, fast_default_tokens_do_not_depend_on_batch_and_chunk) {
+  const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kBf16, 6);
+  EngineOptions options = base_options(*model);
+  const Answers want = answers_of(*model, options, true);
+  EXPECT_EQ(answers_of(*model, options), want) << "batch";
+  options.prefill_chunk_tokens = 64;
+  EXPECT_EQ(answers_of(*model, options), want) << "chunk 64";
+}
+
+TEST(ModelEngine, too_little_memory_is_refused_with_the_arithmetic) {
+  const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kF32, 7);
+  EngineOptions options = base_options(*model);
+  options.kv_memory_bytes = 100'000;
+  SystemClock clock;
+  EXPECT_EQ(Engine::create(options, *model, clock).status().message(),
+            "kv_memory_bytes: 100000 bytes hold 2 blocks of 36864 bytes, one request of 320 tokens needs 5");
+}
+
+}  // namespace
+}  // namespace fathom
