@@ -1,0 +1,36 @@
+// Saving a quantised model, so that no start pays for quantising twice. The folder written is an ordinary
+// model folder with quantization_config.quant_method "fathom"; docs/weight-formats.md specifies its tensors.
+// Loading it gives the same packed weights, bit for bit, as quantising the original at load.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/thread_team.h"
+#include "kernels/formats.h"
+#include "tensor/model_source.h"
+
+namespace fathom {
+
+struct ConvertOptions {
+  WeightFormat weights = WeightFormat::kInt8;  // BF16, FP8, INT8 or INT4
+  int64_t shard_bytes_max = int64_t{4} << 30;  // a larger tensor gets a shard of its own
+  std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // of the output
+};
+
+struct ConvertReport {
+  int num_shards = 0;
+  int64_t weight_bytes = 0;               // of the shards' data
+  std::vector<std::string> copied_files;  // tokenizer, templates, generation_config.json …
+  std::vector<std::string> warnings;
+};
+
+// Writes into `out_folder`, which must be absent or empty. config.json comes last: a folder without it is an
+// interrupted conversion and loads nowhere. Errors are one line naming file, tensor and reason.
+Result<ConvertReport> convert_model(const ModelSource& source, const std::string& out_folder,
+                                    const ConvertOptions& options, ThreadTeam& team);
+
+}  // namespace fathom
