@@ -60,7 +60,8 @@ int32_t choose_chunk_tokens(const EngineOptions& options, const StepCosts& costs
   }
   const int64_t tokens = costs.prefill_tokens_within(seconds_max) / std::max(1, num_busy_ranks);
   const int64_t whole_blocks = tokens / kBlockTokens * kBlockTokens;
-  return static_cast<int32_t>(std::clamp<int64_t>(whole_blocks, kBlockTokens, options.prefill_chunk_tokens));
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(whole_blocks, kBlockTokens, options.prefill_tokens_per_rank()));
 }
 
 }  // namespace fathom

@@ -31,9 +31,9 @@ enum class StepKind : uint8_t { kNone, kPrefill, kDecode };
 // Alternates while both have work.
 StepKind choose_step(bool can_prefill, bool can_decode, StepKind last);
 
-// Prefill tokens one rank may take in the next step: a multiple of 64 in [64, options.prefill_chunk_tokens].
-// `num_busy_ranks`: ranks with something to compute, which share the time. `decoding`: sequences wait for
-// their next token meanwhile.
+// Prefill tokens one rank may take in the next step: a multiple of 64 in [64,
+// options.prefill_tokens_per_rank()]. `num_busy_ranks`: ranks with something to compute, which share the
+// time. `decoding`: sequences wait for their next token meanwhile.
 int32_t choose_chunk_tokens(const EngineOptions& options, const StepCosts& costs, bool decoding,
                             int32_t num_busy_ranks);
 

@@ -61,6 +61,17 @@ TEST(Arbiter, chunks_keep_the_gap_within_the_limit) {
   }
 }
 
+TEST(Arbiter, ranks_share_the_chunk) {
+  EngineOptions options;
+  EXPECT_EQ(options.prefill_tokens_per_rank(), 512);
+  options.prefill_ep = 3;
+  EXPECT_EQ(options.prefill_tokens_per_rank(), 192);
+  options.prefill_ep = 32;
+  EXPECT_EQ(options.prefill_tokens_per_rank(), 128);
+  options.prefill_chunk_tokens = 64;
+  EXPECT_EQ(options.prefill_tokens_per_rank(), 64);
+}
+
 TEST(Arbiter, with_nothing_decoding_the_step_limit_rules) {
   EngineOptions options;
   StepCosts costs;

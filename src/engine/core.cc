@@ -108,7 +108,7 @@ void EngineCore::admit() {
   for (const auto& s : sequences_) num_running += s->stage != SequenceStage::kQueued ? 1 : 0;
   if (num_running == static_cast<int32_t>(sequences_.size()) || num_running >= options_.max_running) return;
   const TimePoint now = clock_.now();
-  for (const int32_t index : plan_admission(snapshot())) {
+  for (const int32_t index : plan_admission(snapshot(true))) {
     Sequence& s = *sequences_[static_cast<size_t>(index)];
     prefill_.start(s);
     if (s.started) continue;
@@ -181,10 +181,12 @@ Status EngineCore::run_timed(StepKind kind, std::span<StepShare> shares) {
     ++stats_.prefill_steps;
     stats_.prefill_tokens += num_tokens;
     stats_.prefill_seconds += seconds;
+    stats_.prefill_exchange += parts_.prefill->last_exchange();
     costs_.observe_prefill(num_tokens, seconds);
   } else {
     ++stats_.decode_steps;
     stats_.decode_seconds += seconds;
+    stats_.decode_exchange += parts_.decode->last_exchange();
     costs_.observe_decode(seconds);
     growth_.on_decode_step();
   }
@@ -264,7 +266,7 @@ void EngineCore::deliver(Sequence& s, SampledToken sampled) {
   if (link_.try_accept(s)) ++stats_.handovers;
 }
 
-PlanSnapshot EngineCore::snapshot() const {
+PlanSnapshot EngineCore::snapshot(bool for_admission) const {
   PlanSnapshot snapshot{.blocks_available = cache_.num_available(),
                         .num_prefill_ranks = prefill_.num_ranks(),
                         .max_running = options_.max_running,
@@ -275,7 +277,7 @@ PlanSnapshot EngineCore::snapshot() const {
   snapshot.sequences.reserve(sequences_.size());
   for (const auto& s : sequences_) {
     int32_t num_blocks = s->num_blocks();
-    if (s->stage == SequenceStage::kQueued && num_looked_up++ < kQueuedLookedUp) {
+    if (for_admission && s->stage == SequenceStage::kQueued && num_looked_up++ < kQueuedLookedUp) {
       num_blocks = cache_.peek_used(s->keys, (s->num_tokens() - 1) / kBlockTokens);
     }
     snapshot.sequences.push_back({.stage = s->stage,

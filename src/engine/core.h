@@ -73,7 +73,7 @@ class EngineCore {
   void sample_and_deliver(std::span<StepShare> shares);
   void deliver(Sequence& sequence, SampledToken sampled);
 
-  PlanSnapshot snapshot() const;
+  PlanSnapshot snapshot(bool for_admission = false) const;
   std::vector<Sequence*> in_stage(SequenceStage stage) const;
   void retract(Sequence& sequence);
   void queue_again(Sequence& sequence);

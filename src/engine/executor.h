@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "ep/exchange.h"
 #include "kv/storage.h"
 #include "model/batch.h"
 #include "tensor/view.h"
@@ -24,6 +25,8 @@ class Executor {
   virtual Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) = 0;
   // Makes a step in progress return kCancelled soon. Thread-safe.
   virtual void request_stop() = 0;
+  // What the last step sent between ranks.
+  virtual ExchangeStats last_exchange() const { return {}; }
 };
 
 // What an engine is built on.

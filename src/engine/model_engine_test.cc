@@ -41,10 +41,11 @@ EngineOptions base_options(const Model& model) {
   return options;
 }
 
-Answers run(Engine& engine, bool one_by_one, int32_t vocab) {
+Answers run(Engine& engine, bool one_by_one, int32_t vocab, int32_t tokens_max = 1000) {
   std::vector<std::shared_ptr<RecordingListener>> listeners;
   for (GenerationRequest& request : make_requests(vocab)) {
     listeners.push_back(std::make_shared<RecordingListener>());
+    request.max_new_tokens = std::min(request.max_new_tokens, tokens_max);
     EXPECT_TRUE(engine.submit(std::move(request), listeners.back()).ok());
     if (one_by_one) listeners.back()->wait();
   }
@@ -57,11 +58,12 @@ Answers run(Engine& engine, bool one_by_one, int32_t vocab) {
   return answers;
 }
 
-Answers answers_of(const Model& model, const EngineOptions& options, bool one_by_one = false) {
+Answers answers_of(const Model& model, const EngineOptions& options, bool one_by_one = false,
+                   int32_t tokens_max = 1000) {
   SystemClock clock;
   auto engine = Engine::create(options, model, clock);
   EXPECT_TRUE(engine.ok()) << engine.status().to_string();
-  return run(**engine, one_by_one, static_cast<int32_t>(model.config().vocab_size));
+  return run(**engine, one_by_one, static_cast<int32_t>(model.config().vocab_size), tokens_max);
 }
 
 TEST(ModelEngine, deterministic_tokens_do_not_depend_on_how_they_are_computed) {
@@ -92,6 +94,24 @@ TEST(ModelEngine, deterministic_tokens_do_not_depend_on_how_they_are_computed) {
   const auto squeezed = Engine::create(little_memory, *model, clock).value();
   EXPECT_EQ(run(*squeezed, false, vocab), want) << "retraction";
   EXPECT_GT(squeezed->stats().retractions, 0);
+}
+
+// DeepSeek's own degrees: 256 experts and 32 redundant slots, 9 slots a rank in prefill, 2 in decode.
+TEST(ModelEngine, deterministic_tokens_at_ep_32_and_144) {
+  ModelConfig config = testing::tiny_config();
+  config.n_routed_experts = 256;
+  config.n_group = 8;
+  config.topk_group = 4;
+  config.num_experts_per_tok = 8;
+  const auto model = testing::random_model(config, WeightFormat::kFp8, 8);
+  EngineOptions options = base_options(*model);
+  options.deterministic = true;
+  options.prefill_chunk_tokens = 128;
+  const Answers want = answers_of(*model, options, false, 5);
+  options.prefill_ep = 32;
+  options.decode_ep = 144;
+  options.redundant_experts = 32;
+  EXPECT_EQ(answers_of(*model, options, false, 5), want);
 }
 
 TEST(ModelEngine, fast_default_tokens_do_not_depend_on_batch_and_chunk) {

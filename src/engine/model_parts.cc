@@ -19,6 +19,7 @@ class ForwardExecutor final : public Executor {
     return group_->step(ranks, logits);
   }
   void request_stop() override { group_->request_stop(); }
+  ExchangeStats last_exchange() const override { return group_->last_stats().exchange; }
 
  private:
   const std::unique_ptr<ForwardGroup> group_;
@@ -60,7 +61,7 @@ Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& 
                          .deterministic = options.deterministic,
                          .threads = options.threads,
                          .dispatch_format = options.dispatch_format,
-                         .max_tokens_per_rank = options.prefill_chunk_tokens,
+                         .max_tokens_per_rank = options.prefill_tokens_per_rank(),
                          .max_logit_rows = options.max_running,
                          .max_context = options.max_context,
                          .clock = &clock};

@@ -1,6 +1,8 @@
 // Limits of the limits.
 #include "engine/options.h"
 
+#include <algorithm>
+
 #include "kv/storage.h"
 
 namespace fathom {
@@ -38,6 +40,13 @@ Status EngineOptions::validate() const {
   RETURN_IF_ERROR(expect_within("prefill_step_seconds_max", prefill_step_seconds_max, 0.0, kDay));
   RETURN_IF_ERROR(expect_within("handover_lease_seconds", handover_lease_seconds, 0.0, kDay));
   return expect_within("sweep_seconds", sweep_seconds, 0.001, 1.0);
+}
+
+int32_t EngineOptions::prefill_tokens_per_rank() const {
+  constexpr int32_t kLeast = 2 * kBlockTokens;
+  const int32_t share =
+      blocks_for_tokens((prefill_chunk_tokens + prefill_ep - 1) / prefill_ep) * kBlockTokens;
+  return std::min(prefill_chunk_tokens, std::max(kLeast, share));
 }
 
 int32_t EngineOptions::decode_slots_per_rank() const {

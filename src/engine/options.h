@@ -25,8 +25,10 @@ struct EngineOptions {
   int32_t max_queued = 256;        // requests waiting for that; more are refused
   double queue_seconds_max = 600;  // a request that waited longer ends with kInsufficientResources
 
-  int32_t decode_max_per_rank = 0;     // sequences of one decode rank; 0: max_running ÷ decode_ep, rounded up
-  int32_t prefill_chunk_tokens = 512;  // most tokens a rank takes in one prefill step; a multiple of 64
+  int32_t decode_max_per_rank = 0;  // sequences of one decode rank; 0: max_running ÷ decode_ep, rounded up
+  // Most tokens of one prefill step over all ranks, a multiple of 64. A rank takes its share of it, but up to
+  // 128 in any case; buffers are sized for that.
+  int32_t prefill_chunk_tokens = 512;
   // While sequences decode, a prefill step is kept so short that the gap between two of their tokens stays
   // below decode_gap_ratio_max times a decode step, and below decode_gap_seconds_max; but never under
   // 64 tokens. The ratio is what holds the 99th percentile of the gaps near the median.
@@ -44,6 +46,8 @@ struct EngineOptions {
   Status validate() const;
   // decode_max_per_rank, or what it stands for.
   int32_t decode_slots_per_rank() const;
+  // The largest chunk of one rank, a multiple of 64.
+  int32_t prefill_tokens_per_rank() const;
 };
 
 }  // namespace fathom

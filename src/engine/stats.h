@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "ep/exchange.h"
 
 namespace fathom {
 
@@ -52,6 +53,8 @@ struct EngineStats {
   int64_t evicted_blocks = 0;
   int64_t handovers = 0;
   int64_t handovers_expired = 0;
+  ExchangeStats prefill_exchange;  // dispatched and combined between ranks
+  ExchangeStats decode_exchange;
   double prefill_seconds = 0;  // spent in prefill steps
   double decode_seconds = 0;
   LatencyHistogram ttft;        // submit to first token
