@@ -38,8 +38,6 @@ ForwardActivations::ForwardActivations(const ModelConfig& c, const ActFormats& f
   experts.resize(tokens * c.num_experts_per_tok);
   slots.resize(tokens * c.num_experts_per_tok);
   gates.resize(tokens * c.num_experts_per_tok);
-
-  final_h = QuantizedRows(formats.head, maxima.logits, c.hidden_size, ue8m0);
 }
 
 }  // namespace fathom

@@ -45,13 +45,11 @@ class QuantizedRows {
 struct ActFormats {
   ActFormat attention = ActFormat::kF32;  // q_a, kv_a, q_proj, q_b, o
   ActFormat ffn = ActFormat::kF32;        // dense, shared and routed experts
-  ActFormat head = ActFormat::kF32;
-  ActFormat dispatch = ActFormat::kF32;  // what dispatch carries: ffn's, or FP8 by choice
+  ActFormat dispatch = ActFormat::kF32;   // what dispatch carries: ffn's, or FP8 by choice
 };
 
 struct ForwardMaxima {
   int64_t tokens = 0;    // per step
-  int64_t logits = 0;    // rows of logits per step
   bool absorbed = true;  // attention form
 };
 
@@ -82,9 +80,6 @@ struct ForwardActivations {
   FloatRows router_logits;         // [tokens, experts]
   std::vector<int32_t> experts, slots;  // [tokens, top_k]
   std::vector<float> gates;             // [tokens, top_k]
-
-  // Output.
-  QuantizedRows final_h;  // [logits, hidden]: RMSNorm of the rows that want logits
 };
 
 }  // namespace fathom

@@ -34,6 +34,10 @@ struct ForwardOptions {
   int64_t max_tokens_per_rank = 512;  // new tokens of one step
   int64_t max_logit_rows = 64;        // over all ranks
   int64_t max_context = 0;            // tokens of one sequence; 0: whatever the KV storage can hold
+  // Steps of at least so many tokens per rank (on average) run as two micro-batches whose communication and
+  // computation overlap; unset: none does. Changes no result. Worth it only where ranks wait for transfers:
+  // not within a process.
+  std::optional<int64_t> overlap_min_tokens;
   Duration peer_timeout = std::chrono::seconds(100);  // a rank silent for so long fails the step
   const Clock* clock = nullptr;                       // for stage times; null: they stay 0
 };
@@ -49,6 +53,8 @@ struct StepStats {
   std::vector<int64_t> rank_rows_max;  // [MoE layers] (token, slot) rows the busiest rank received
   ExchangeStats exchange;
   Duration stage_time[kNumStages] = {};
+  Duration exposed_communication = {};  // time the slowest rank waited for other ranks
+  bool overlapped = false;              // ran as two micro-batches
 };
 
 class ForwardGroup {

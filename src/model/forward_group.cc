@@ -65,6 +65,7 @@ class InprocForwardGroup final : public ForwardGroup {
     stop_.store(false, std::memory_order_relaxed);
     batches_ = ranks;
     snapshot_ = placement_.snapshot();
+    choose_overlap();
     assign_logits();
     if (options_.num_ranks == 1) {
       run_rank(0);
@@ -79,6 +80,7 @@ class InprocForwardGroup final : public ForwardGroup {
  private:
   Status check_batches(std::span<const RankBatch> ranks) const;
   Status check_chunk(int rank, size_t i, const SequenceChunk& chunk) const;
+  void choose_overlap();
   void assign_logits();
   void run_rank(int rank);
   void run_all_ranks();
@@ -151,6 +153,13 @@ Status InprocForwardGroup::check_chunk(int rank, size_t i, const SequenceChunk& 
   return {};
 }
 
+void InprocForwardGroup::choose_overlap() {
+  int64_t tokens = 0;
+  for (const RankBatch& batch : batches_) tokens += batch.num_tokens();
+  stats_.overlapped =
+      options_.overlap_min_tokens.has_value() && tokens >= *options_.overlap_min_tokens * options_.num_ranks;
+}
+
 void InprocForwardGroup::assign_logits() {
   const int64_t vocab = model_.config().vocab_size;
   num_logit_rows_ = 0;
@@ -162,7 +171,7 @@ void InprocForwardGroup::assign_logits() {
 }
 
 void InprocForwardGroup::run_rank(int rank) {
-  statuses_[rank] = ranks_[rank]->step(batches_[rank], snapshot_, rank_logits_[rank]);
+  statuses_[rank] = ranks_[rank]->step(batches_[rank], snapshot_, stats_.overlapped, rank_logits_[rank]);
   const StatusCode code = statuses_[rank].code();
   // The others must not wait for a rank that has failed until their deadline.
   if (code != StatusCode::kOk && code != StatusCode::kCancelled) transport_->abort(statuses_[rank].message());
@@ -211,6 +220,8 @@ void InprocForwardGroup::add_up_stats() {
   std::fill(stats_.expert_tokens.begin(), stats_.expert_tokens.end(), 0);
   std::fill(stats_.rank_rows_max.begin(), stats_.rank_rows_max.end(), 0);
   std::fill(std::begin(stats_.stage_time), std::end(stats_.stage_time), Duration{});
+  stats_.exposed_communication = {};
+  stats_.exposed_communication = {};
   for (int rank = 0; rank < options_.num_ranks; ++rank) {
     const RankStats& from = ranks_[rank]->stats();
     stats_.tokens += batches_[rank].num_tokens();
@@ -219,6 +230,7 @@ void InprocForwardGroup::add_up_stats() {
     for (size_t i = 0; i < from.received_rows.size(); ++i) {
       stats_.rank_rows_max[i] = std::max(stats_.rank_rows_max[i], from.received_rows[i]);
     }
+    stats_.exposed_communication = std::max(stats_.exposed_communication, from.exposed_communication);
     for (int i = 0; i < kNumStages; ++i)
       stats_.stage_time[i] = std::max(stats_.stage_time[i], from.stage_time[i]);
   }

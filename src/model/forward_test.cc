@@ -11,7 +11,10 @@
 #include <cstring>
 #include <thread>
 
+#include "model/rank_forward.h"
 #include "model/testing.h"
+#include "transport/faults.h"
+#include "transport/inproc.h"
 
 namespace fathom {
 namespace {
@@ -200,6 +203,23 @@ TEST(Forward, PublishedUnitsOf32And144RanksGiveTheBitsOfOneRank) {
   }
 }
 
+TEST(Forward, OverlapChangesNoBit) {
+  for (bool deterministic : {false, true}) {
+    const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kBf16, 13);
+    const auto prompts = random_prompts(29, 5, model->config().vocab_size, 90);
+    for (Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+      for (int num_ranks : {1, 3}) {
+        Way way{.options = {.phase = phase, .num_ranks = num_ranks, .deterministic = deterministic},
+                .chunk = 50};
+        const Logits plain = compute(*model, way, prompts);
+        way.options.overlap_min_tokens = 0;
+        expect_same_bits(plain, compute(*model, way, prompts),
+                         fmt::format("phase {}, {} ranks", static_cast<int>(phase), num_ranks));
+      }
+    }
+  }
+}
+
 TEST(Forward, ExpertStatisticsAndWireBytesAddUp) {
   const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kF32, 4);
   const ModelConfig& c = model->config();
@@ -261,15 +281,48 @@ TEST(Forward, LimitsAreErrorsThatNameTheNumbers) {
   EXPECT_EQ(message_of({95}, 0, 1), "");
 }
 
+TEST(Forward, ALostRankFailsTheOthersByDeadlineWithoutAHang) {
+  const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kF32, 4);
+  KvStorage storage(testing::kv_layout(*model), 2);
+  auto transport =
+      InprocGroup::create({.num_ranks = 2, .timeout = std::chrono::milliseconds(50), .spin_iterations = 0})
+          .value();
+  const PlacementShape shape{.num_layers = 2, .num_experts = 12, .num_ranks = 2};
+  const PlacementSnapshot placement = PlacementTable(shape).snapshot();
+  const ForwardOptions options{.num_ranks = 2};
+  const std::atomic<bool> stop{false};
+  const RankSetup setup{.model = *model,
+                        .storage = storage,
+                        .options = options,
+                        .placement_shape = shape,
+                        .dispatch_format = ActFormat::kF32,
+                        .threads = 1,
+                        .max_context = 128,
+                        .stop = stop};
+  FaultyEndpoint reliable(transport->endpoint(0), {});
+  FaultyEndpoint silent(transport->endpoint(1), {.lost_peers = {0}});
+  RankForward ranks[] = {RankForward(setup, reliable), RankForward(setup, silent)};
+  const TestSequence s = test_sequence({1, 2, 3}, 0, 64);
+  const RankBatch batch{{next_chunk(s, 3, false)}};
+  Status statuses[2];
+  std::thread other([&] { statuses[1] = ranks[1].step({}, placement, false, {}); });
+  statuses[0] = ranks[0].step(batch, placement, false, {});
+  other.join();
+  EXPECT_EQ(statuses[0].code(), StatusCode::kDeadlineExceeded);
+  EXPECT_NE(statuses[0].message().find("rank 0: dispatch 0 misses rank(s) 1"), std::string::npos);
+  EXPECT_EQ(statuses[1].code(), StatusCode::kDeadlineExceeded);  // rank 0 never answered
+}
+
 TEST(Forward, AStopEndsAStepOnAllRanks) {
   ModelConfig config = testing::tiny_config();
   config.num_hidden_layers = 40;
   const auto model = testing::random_model(config, WeightFormat::kF32, 4);
   const auto prompts = random_prompts(5, 1, config.vocab_size, 400);
-  for (int num_ranks : {1, 4}) {
+  for (auto [num_ranks, overlap] : {std::pair{1, false}, {4, false}, {4, true}}) {
     KvStorage storage(testing::kv_layout(*model), 8);
-    auto group =
-        ForwardGroup::create(*model, storage, {.phase = Phase::kPrefill, .num_ranks = num_ranks}).value();
+    ForwardOptions options{.phase = Phase::kPrefill, .num_ranks = num_ranks};
+    if (overlap) options.overlap_min_tokens = 0;
+    auto group = ForwardGroup::create(*model, storage, options).value();
     std::vector<int32_t> tokens(512, 3);
     const TestSequence s = test_sequence(tokens, 0, 512);
     std::vector<RankBatch> ranks(num_ranks);

@@ -171,7 +171,7 @@ class Golden : public ::testing::TestWithParam<GoldenCase>, public ForwardObserv
   void advance(testing::TestSequence& sequence, int64_t count) {
     const RankBatch batch{{testing::next_chunk(sequence, count, true)}};
     const Status status =
-        rank_->step(batch, placement_, {logits_.data(), 1, static_cast<int64_t>(logits_.size())});
+        rank_->step(batch, placement_, false, {logits_.data(), 1, static_cast<int64_t>(logits_.size())});
     ASSERT_TRUE(status.ok()) << status.to_string();
     sequence.stored += static_cast<int32_t>(count);
   }

@@ -1,21 +1,17 @@
 // One rank's forward pass: embedding, layers, head, over its own tokens and its share of the experts. The
-// order of a layer's stages is data (a table), so that other orders (overlap of two micro-batches) need no
-// other code.
+// order of the layers' stages is data: the tables of ep/overlap.h, plain or overlapping two micro-batches.
 #pragma once
 
 #include <memory>
 
+#include "ep/overlap.h"
 #include "model/forward.h"
+#include "model/micro_batch.h"
 #include "model/mla.h"
 #include "model/moe.h"
 #include "model/weights.h"
 
 namespace fathom {
-
-// The stages of a layer in the plain order.
-inline constexpr Stage kDenseLayerStages[] = {Stage::kAttn0, Stage::kAttn1, Stage::kMlp};
-inline constexpr Stage kMoeLayerStages[] = {Stage::kAttn0,  Stage::kAttn1, Stage::kDispatch,
-                                            Stage::kShared, Stage::kMlp,   Stage::kCombine};
 
 // Sees what a step computes, layer by layer; for tests against an oracle.
 class ForwardObserver {
@@ -44,6 +40,7 @@ struct RankStats {
   std::vector<int64_t> received_rows;  // [MoE layers]
   ExchangeStats exchange;
   Duration stage_time[kNumStages] = {};
+  Duration exposed_communication = {};
 };
 
 // Used by one thread at a time.
@@ -51,31 +48,37 @@ class RankForward {
  public:
   RankForward(const RankSetup& setup, Endpoint& endpoint);
 
-  // Runs this rank's part of a step. `logits`: its rows, in chunk order. kCancelled when any rank saw `stop`:
-  // all ranks leave after the same layer.
-  Status step(const RankBatch& batch, const PlacementSnapshot& placement, MatrixView<float> logits);
+  // Runs this rank's part of a step, as two micro-batches if `overlap` (the same on all ranks). `logits`: its
+  // rows, in chunk order. kCancelled when any rank saw `stop`: all ranks leave at the same point.
+  Status step(const RankBatch& batch, const PlacementSnapshot& placement, bool overlap,
+              MatrixView<float> logits);
   const RankStats& stats() const { return stats_; }
   void set_observer(ForwardObserver* observer) { observer_ = observer; }
 
  private:
-  void embed();
-  Status run_layer(int layer);
-  Status run_stage(Stage stage, int layer);
+  const OverlapTable& cut(const RankBatch& batch, bool overlap);
+  Status run_layers(const OverlapTable& table);
+  Status run_stage(OverlapStage stage, MicroBatch& m, int layer);
+
+  void embed(MicroBatch& m);
+  Status attn_0(MicroBatch& m, int layer);
+  void attn_1(MicroBatch& m, int layer);
+  Status dispatch(MicroBatch& m, int layer);
+  void shared(MicroBatch& m, int layer);
+  Status mlp(MicroBatch& m, int layer);
+  void dense_mlp(MicroBatch& m, const SwigluWeights& w);
+  Status combine(MicroBatch& m, int layer);
+  Status finish_combine(MicroBatch& m);
   void head(MatrixView<float> logits);
 
-  void attn_0(int layer);
-  void attn_1(int layer);
-  Status dispatch(int layer);
-  void shared(int layer);
-  Status mlp(int layer);
-  Status combine(int layer);
-
   const LayerWeights& weights(int layer) const { return setup_.model.weights().layers[layer]; }
-  MlaContext mla();
-  MoeContext moe();
-  bool has_tokens() const { return batch_.num_rows() > 0; }
-  void count_experts(int moe_layer);
+  const LayerPlacement& placement(int layer) const { return *(*placement_)[moe_index_[layer]]; }
+  MlaContext mla(MicroBatch& m);
+  MoeContext moe(MicroBatch& m);
+  void count_experts(const MicroBatch& m, int layer);
   TimePoint now() const;
+  // Adds the time since `begin` to a stage.
+  void charge(Stage stage, TimePoint begin) { stats_.stage_time[static_cast<int>(stage)] += now() - begin; }
 
   const RankSetup setup_;
   const int rank_;
@@ -87,15 +90,15 @@ class RankForward {
   std::vector<int> moe_index_;  // [layers] place among the MoE layers; -1: dense
 
   Stream stream_;
-  ForwardActivations a_;
-  TokenBatch batch_;
+  std::vector<MicroBatch> micro_batches_;  // one, or two if steps may overlap
   ExpertExchange exchange_;
   ExpertBuffers experts_;
   SlotChooser slot_chooser_;
+  QuantizedRows final_h_;  // [logits, hidden]: RMSNorm of the rows that want logits
 
   // Of the step in progress.
+  std::span<MicroBatch> parts_;
   const PlacementSnapshot* placement_ = nullptr;
-  ExpertExchange::Ticket ticket_;
   bool stopped_ = false;
   ForwardObserver* observer_ = nullptr;
   RankStats stats_;
