@@ -11,6 +11,8 @@ struct Outcome {
   int exit_code = 0;
 };
 
+void add_chat_command(CLI::App& app, Outcome& outcome);
+void add_serve_command(CLI::App& app, Outcome& outcome);
 void add_version_command(CLI::App& app, Outcome& outcome);
 void add_eplb_command(CLI::App& app, Outcome& outcome);
 

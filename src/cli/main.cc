@@ -7,6 +7,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
 
   fathom::cli::Outcome outcome;
+  fathom::cli::add_chat_command(app, outcome);
+  fathom::cli::add_serve_command(app, outcome);
   fathom::cli::add_version_command(app, outcome);
   fathom::cli::add_eplb_command(app, outcome);
 

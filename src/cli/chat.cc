@@ -1,0 +1,176 @@
+// fathom chat: a conversation in the terminal, with a running server or with an engine of its own.
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <iostream>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/model_options.h"
+#include "serve/client/chat_client.h"
+#include "serve/server.h"
+
+namespace fathom::cli {
+namespace {
+
+constexpr const char* kDefaultUrl = "http://127.0.0.1:8000";
+constexpr double kProbeTimeout_s = 1.0;
+
+struct Flags {
+  serve::ServeOptions options;  // for the engine of our own
+  std::string url;
+  std::string api_key;
+  std::string system;
+  serve::ChatClient::Options chat;
+};
+
+std::atomic<bool> interrupted{false};
+
+// Escape sequences only where a person looks.
+struct Style {
+  bool on = isatty(STDOUT_FILENO) != 0;
+  const char* dim() const { return on ? "\x1b[2m" : ""; }
+  const char* bold() const { return on ? "\x1b[1m" : ""; }
+  const char* plain() const { return on ? "\x1b[0m" : ""; }
+};
+
+class Conversation {
+ public:
+  Conversation(const serve::ChatClient& client, const Flags& flags, const Clock& clock)
+      : client_(client), flags_(flags), clock_(clock) {
+    clear();
+  }
+
+  void clear() {
+    turns_.clear();
+    if (!flags_.system.empty()) turns_.push_back({"system", flags_.system});
+  }
+
+  // Asks and prints; false when the server failed.
+  bool ask(const std::string& text) {
+    turns_.push_back({"user", text});
+    interrupted = false;
+    bool reasoning = false;
+    TimePoint first{};
+    const TimePoint start = clock_.now();
+    const auto outcome = client_.chat(turns_, flags_.chat, [&](const serve::ChatDelta& delta) {
+      if (first == TimePoint{}) first = clock_.now();
+      if (!delta.reasoning.empty()) {
+        std::fputs(reasoning ? "" : style_.dim(), stdout);
+        reasoning = true;
+        std::fputs(delta.reasoning.c_str(), stdout);
+      }
+      if (!delta.content.empty()) {
+        if (reasoning) fmt::print("{}\n", style_.plain());
+        reasoning = false;
+        std::fputs(delta.content.c_str(), stdout);
+      }
+      std::fflush(stdout);
+    }, interrupted);
+    fmt::print("{}\n", style_.plain());
+    if (!outcome.ok()) {
+      fmt::print(stderr, "fathom chat: {}\n", outcome.status().message());
+      turns_.pop_back();
+      return false;
+    }
+    turns_.push_back({"assistant", outcome->content});
+    print_rate(*outcome, to_seconds(first - start), to_seconds(clock_.now() - first));
+    return true;
+  }
+
+ private:
+  void print_rate(const serve::ChatOutcome& outcome, double first_s, double rest_s) const {
+    if (outcome.interrupted) {
+      fmt::print("{}[interrupted]{}\n", style_.dim(), style_.plain());
+      return;
+    }
+    const double rate = rest_s > 0 ? static_cast<double>(outcome.completion_tokens - 1) / rest_s : 0;
+    fmt::print("{}[{} tokens, {:.1f} tokens/s, first after {:.0f} ms, {} of {} prompt tokens from the cache{}]{}\n",
+               style_.dim(), outcome.completion_tokens, rate, first_s * 1000, outcome.hit_tokens,
+               outcome.prompt_tokens, outcome.finish_reason == "length" ? ", cut off at the limit" : "", style_.plain());
+  }
+
+  const serve::ChatClient& client_;
+  const Flags& flags_;
+  const Clock& clock_;
+  const Style style_;
+  std::vector<serve::ChatTurn> turns_;
+};
+
+int converse(const serve::ChatClient& client, const std::string& model, const Flags& flags, const Clock& clock) {
+  const bool person = isatty(STDIN_FILENO) != 0;
+  const Style style;
+  if (person) {
+    fmt::print("{}{}{}  (/clear starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer)\n", style.bold(), model,
+               style.plain());
+  }
+  Conversation conversation(client, flags, clock);
+  bool all_answered = true;
+  for (std::string line;;) {
+    if (person) {
+      fmt::print("{}> {}", style.bold(), style.plain());
+      std::fflush(stdout);
+    }
+    if (!std::getline(std::cin, line)) break;
+    if (line == "/exit" || line == "/quit") break;
+    if (line == "/clear") {
+      conversation.clear();
+    } else if (!line.empty()) {
+      all_answered = conversation.ask(line) && all_answered;
+    }
+  }
+  return all_answered ? 0 : 1;
+}
+
+// The server to talk to: the one asked for, the one on the default port, or one of our own.
+int run(Flags& flags) {
+  const SystemClock clock;
+  const bool own_wanted = !flags.options.model.model.empty();
+  std::string url = flags.url;
+  if (url.empty() && !own_wanted && serve::ChatClient(kDefaultUrl, flags.api_key).model_name(kProbeTimeout_s).ok()) {
+    url = kDefaultUrl;
+  }
+  std::unique_ptr<serve::Server> own;
+  if (url.empty()) {
+    set_log_level(LogLevel::kWarning);
+    flags.options.http.port = 0;
+    flags.options.model.show_progress = true;
+    Result<std::unique_ptr<serve::Server>> started = serve::Server::start(flags.options, clock);
+    if (!started.ok()) {
+      fmt::print(stderr, "fathom chat: {}\n", started.status().message());
+      return 2;
+    }
+    own = std::move(*started);
+    url = fmt::format("http://127.0.0.1:{}", own->port());
+  }
+  const serve::ChatClient client(url, flags.api_key);
+  const Result<std::string> model = client.model_name(/*timeout_s=*/10);
+  if (!model.ok()) {
+    fmt::print(stderr, "fathom chat: {}\n", model.status().message());
+    return 2;
+  }
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = true; };
+  sigaction(SIGINT, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return converse(client, *model, flags, clock);
+}
+
+}  // namespace
+
+void add_chat_command(CLI::App& app, Outcome& outcome) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("chat", "Talk to a server, or to a model of its own, in this terminal");
+  command->add_option("--url", flags->url,
+                      "Server to talk to (default: the one on port 8000 if there is one, else an engine in this process)");
+  command->add_option("--api-key", flags->api_key, "API key for the server")->envname("FATHOM_API_KEY");
+  command->add_option("--system", flags->system, "System message");
+  command->add_option("--temperature", flags->chat.temperature, "0 is greedy")->check(CLI::Range(0.0, 2.0))->capture_default_str();
+  command->add_option("--max-tokens", flags->chat.max_tokens, "Longest answer (default: what the context leaves)");
+  add_model_options(*command, flags->options.model);
+  command->callback([flags, &outcome] { outcome.exit_code = run(*flags); });
+}
+
+}  // namespace fathom::cli

@@ -1,0 +1,104 @@
+// fathom serve: the server, from the command line to its exit code.
+#include <signal.h>
+
+#include <cstdio>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/model_options.h"
+#include "serve/server.h"
+
+namespace fathom::cli {
+namespace {
+
+struct Flags {
+  serve::ServeOptions options;
+  double header_timeout_s = 10;
+  std::string log_level = "info";
+};
+
+void add_flags(CLI::App& command, Flags& flags) {
+  serve::ServeOptions& options = flags.options;
+  command.set_config("--config", "", "TOML file with any of these options under the same names");
+  add_model_options(command, options.model);
+  command.add_option("--host", options.http.host, "Address to listen on")->capture_default_str();
+  command.add_option("--port", options.http.port, "Port; 0 takes any free one")->capture_default_str();
+  command.add_option("--api-key-file", options.api_key_file, "File with one API key per line, optionally with a name");
+  command.add_option("--requests-per-key", options.admission.requests_per_key_max, "Requests of one key in flight; more get 429")
+      ->check(CLI::PositiveNumber)->capture_default_str();
+  command.add_option("--requests-max", options.admission.requests_max, "Requests in flight; more get 503")
+      ->check(CLI::PositiveNumber)->capture_default_str();
+  command.add_option("--connections-max", options.http.connections_max, "Open connections; more are closed")
+      ->check(CLI::PositiveNumber)->capture_default_str();
+  command.add_option("--body-max", options.http.body_bytes_max, "Largest request body; larger get 413")
+      ->transform(byte_size())->capture_default_str();
+  command.add_option("--header-timeout", flags.header_timeout_s, "Seconds for a request's header to arrive")
+      ->check(CLI::PositiveNumber)->capture_default_str();
+  command.add_option("--drain-timeout", options.drain_timeout_s, "Seconds from SIGTERM to exit, at most")
+      ->check(CLI::NonNegativeNumber)->capture_default_str();
+  command.add_option("--keep-alive-interval", options.keep_alive_interval_s, "Seconds between `: keep-alive` comments")
+      ->check(CLI::PositiveNumber)->capture_default_str();
+  command.add_option("--request-timeout", options.request_timeout_s, "Seconds from a request to its last token, at most")
+      ->check(CLI::PositiveNumber)->capture_default_str();
+  command.add_option("--log-level", flags.log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))->capture_default_str();
+}
+
+// Signals are taken by sigwait on the main thread, so they must be blocked before any other thread starts.
+sigset_t block_stop_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
+
+void print_ready(const serve::Server& server, const std::string& host) {
+  const std::string url = fmt::format("http://{}:{}", host == "0.0.0.0" ? "127.0.0.1" : host, server.port());
+  fmt::print("{}ready on {}\ntry: curl -s {}/v1/chat/completions -H 'Content-Type: application/json' -d "
+             "'{{\"messages\":[{{\"role\":\"user\",\"content\":\"What is 347 + 586?\"}}]}}'\n",
+             server.summary(), url, url);
+  std::fflush(stdout);
+}
+
+LogLevel level_of(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return LogLevel::kInfo;
+}
+
+int run(Flags& flags) {
+  set_log_level(level_of(flags.log_level));
+  flags.options.model.show_progress = true;
+  flags.options.http.header_timeout_max = std::chrono::milliseconds(static_cast<int64_t>(flags.header_timeout_s * 1000));
+  const sigset_t signals = block_stop_signals();
+  const SystemClock clock;
+  Result<std::unique_ptr<serve::Server>> server = serve::Server::start(flags.options, clock);
+  if (!server.ok()) {
+    fmt::print(stderr, "fathom serve: {}\n", server.status().message());
+    return 2;
+  }
+  print_ready(**server, flags.options.http.host);
+  int signal_number = 0;
+  sigwait(&signals, &signal_number);
+  log_info("{}: finishing what runs, {} s at most; a second signal ends at once", strsignal(signal_number),
+           flags.options.drain_timeout_s);
+  // A second signal gets its default action back: the process ends.
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  (*server)->shut_down();
+  return 0;
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app, Outcome& outcome) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP: OpenAI's API with streaming");
+  add_flags(*command, *flags);
+  command->callback([flags, &outcome] { outcome.exit_code = run(*flags); });
+}
+
+}  // namespace fathom::cli

@@ -1,0 +1,137 @@
+#include "serve/local_model.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/cpu.h"
+#include "base/log.h"
+#include "serve/embedded_file.h"
+
+namespace fathom::serve {
+namespace {
+
+Result<std::unique_ptr<ModelSource>> open_source(const std::string& model) {
+  if (!model.empty()) return open_model_folder(model);
+  std::vector<NamedBytes> files;
+  for (const EmbeddedFile& file : demo_model_files()) {
+    files.push_back({std::string(file.name), std::as_bytes(std::span(file.bytes.data(), file.bytes.size()))});
+  }
+  if (files.empty()) return Status(StatusCode::kNotFound, "this binary was built without the built-in model");
+  return make_memory_model_source("built-in model", std::move(files));
+}
+
+// The files of text/; only tokenizer.json must exist, and Tokenizer::load says so when it does not.
+Result<TextAssets> read_text_files(const ModelSource& source) {
+  TextAssets assets{.source = source.label()};
+  const auto read = [&](const char* name, std::string& out) -> Status {
+    if (!source.contains(name)) return ok_status();
+    ASSIGN_OR_RETURN(out, source.read_text(name));
+    return ok_status();
+  };
+  RETURN_IF_ERROR(read("tokenizer.json", assets.tokenizer_json));
+  RETURN_IF_ERROR(read("tokenizer_config.json", assets.tokenizer_config_json));
+  RETURN_IF_ERROR(read("chat_template.jinja", assets.chat_template_jinja));
+  if (assets.tokenizer_json.empty()) {
+    return make_status(StatusCode::kNotFound, "{}: tokenizer.json: no such file", source.label());
+  }
+  return assets;
+}
+
+// A bar on a terminal, one line per tenth elsewhere.
+class Progress {
+ public:
+  explicit Progress(bool show) : show_(show), terminal_(isatty(STDERR_FILENO) != 0) {}
+  void update(int64_t done, int64_t total) {
+    if (!show_ || total <= 0) return;
+    const int percent = static_cast<int>(done * 100 / total);
+    if (percent == last_percent_ || (!terminal_ && percent / 10 == last_percent_ / 10)) return;
+    last_percent_ = percent;
+    const double gb = 1e-9;
+    if (terminal_) {
+      const std::string bar(static_cast<size_t>(percent) * 40 / 100, '#');
+      fmt::print(stderr, "\rloading [{:<40}] {:3d} %  {:.2f} of {:.2f} GB{}", bar, percent, done * gb, total * gb,
+                 done == total ? "\n" : "");
+      std::fflush(stderr);
+    } else if (total > kQuietBytes) {
+      log_info("loading: {} % of {:.2f} GB", percent, total * gb);
+    }
+  }
+
+ private:
+  static constexpr int64_t kQuietBytes = 64 << 20;
+  const bool show_;
+  const bool terminal_;
+  int last_percent_ = -1;
+};
+
+std::string folder_name(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+}  // namespace
+
+Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& options, const Clock& clock) {
+  std::unique_ptr<LocalModel> local(new LocalModel);
+  local->name_ = !options.name.empty() ? options.name : options.model.empty() ? kBuiltInModelName : folder_name(options.model);
+  ASSIGN_OR_RETURN(local->source_, open_source(options.model));
+  local->source_label_ = local->source_->label();
+
+  ASSIGN_OR_RETURN(const TextAssets assets, read_text_files(*local->source_));
+  ASSIGN_OR_RETURN(local->tokenizer_, Tokenizer::load(assets));
+  ASSIGN_OR_RETURN(local->chat_template_, ChatTemplate::load(assets, *local->tokenizer_));
+
+  EngineOptions engine = options.engine;
+  if (engine.threads <= 0) engine.threads = static_cast<int32_t>(available_cpus().size());
+  LoadOptions load;
+  ASSIGN_OR_RETURN(load.weights, parse_weights_option(options.weights));
+  Progress progress(options.show_progress);
+  load.progress = [&progress](int64_t done, int64_t total) { progress.update(done, total); };
+  ThreadTeam team(engine.threads);
+  ASSIGN_OR_RETURN(local->model_, Model::load(*local->source_, load, team));
+  for (const std::string& warning : local->model_->weights().warnings) log_warning("{}", warning);
+
+  const ModelConfig& config = local->model_->config();
+  if (config.vocab_size < local->tokenizer_->vocab_size()) {
+    log_warning("{}: the tokenizer has {} ids, the model {}; ids above are refused", local->source_label_,
+                local->tokenizer_->vocab_size(), config.vocab_size);
+  }
+  if (config.max_position_embeddings > 0) {
+    engine.max_context = static_cast<int32_t>(std::min<int64_t>(engine.max_context, config.max_position_embeddings));
+  }
+  engine.eos_token_ids = config.eos_token_ids;
+  ASSIGN_OR_RETURN(local->engine_, Engine::create(engine, *local->model_, clock));
+  return local;
+}
+
+std::string LocalModel::summary() const {
+  const ModelConfig& config = model_->config();
+  const ModelWeights& weights = model_->weights();
+  const ParameterCounts counts = count_parameters(config);
+  const EngineOptions& limits = engine_->options();
+  const EngineStats stats = engine_->stats();
+  const int64_t kv_token_bytes = kv_bytes_per_token(config, weights.core_dtype);
+  std::string text;
+  text += fmt::format("model      {} ({}, {}), {:.3f} G parameters, {:.3f} G active\n", name_, source_label_,
+                      architecture_name(config.architecture), static_cast<double>(counts.total) * 1e-9,
+                      static_cast<double>(counts.active) * 1e-9);
+  text += fmt::format("precision  activations: attention {}, experts {}; attention core and KV {}{}\n",
+                      act_format_name(weights.attention_act), act_format_name(weights.ffn_act),
+                      dtype_name(weights.core_dtype), limits.deterministic ? "; deterministic" : "");
+  text += fmt::format("processor  {}, {}, {} threads\n", cpu_model_name(), isa_name(active_isa()), limits.threads);
+  text += fmt::format("ranks      prefill EP{}, decode EP{}, {} experts + {} redundant\n", limits.prefill_ep,
+                      limits.decode_ep, config.n_routed_experts, limits.redundant_experts);
+  text += fmt::format("memory     weights {:.3f} GiB, KV {:.3f} GiB = {} blocks of 64 tokens at {} bytes per token\n",
+                      gib(weights.bytes.total()), gib(int64_t{stats.kv_blocks_total} * 64 * kv_token_bytes),
+                      stats.kv_blocks_total, kv_token_bytes);
+  text += fmt::format("limits     context {}, running {}, queued {}, prefill chunk {} tokens\n", limits.max_context,
+                      limits.max_running, limits.max_queued, limits.prefill_chunk_tokens);
+  return text;
+}
+
+}  // namespace fathom::serve

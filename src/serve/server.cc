@@ -1,0 +1,101 @@
+#include "serve/server.h"
+
+#include <thread>
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "serve/api/routes.h"
+
+namespace fathom::serve {
+namespace {
+
+// After the engine has ended every request, the last bytes of their answers may still be on their way out.
+constexpr Duration kFlushTimeMax = std::chrono::seconds(2);
+constexpr Duration kPollInterval = std::chrono::milliseconds(5);
+
+std::chrono::milliseconds to_ms(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+class ServerImpl final : public Server {
+ public:
+  ServerImpl(const ServeOptions& options, const Clock& clock) : options_(options), clock_(clock) {}
+  // Order matters: requests end with the engine, which still needs the HTTP server to answer them.
+  ~ServerImpl() override {
+    if (context_) context_->ready = false;
+    if (model_) model_->engine().drain(clock_.now());
+    http_.reset();
+  }
+
+  Status start();
+  uint16_t port() const override { return http_->port(); }
+  std::string summary() const override { return model_->summary(); }
+  const std::string& model_name() const override { return model_->name(); }
+  void shut_down() override;
+
+ private:
+  void make_context(ApiKeys keys);
+
+  const ServeOptions options_;
+  const Clock& clock_;
+  std::unique_ptr<LocalModel> model_;
+  std::unique_ptr<Admission> admission_;
+  std::unique_ptr<ApiMetrics> metrics_;
+  std::unique_ptr<ApiContext> context_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+Status ServerImpl::start() {
+  // The cheap checks first: nobody waits for a large model to learn that a key file is missing.
+  ApiKeys keys;
+  if (!options_.api_key_file.empty()) {
+    ASSIGN_OR_RETURN(keys, ApiKeys::load(options_.api_key_file));
+  }
+  ASSIGN_OR_RETURN(model_, LocalModel::load(options_.model, clock_));
+  make_context(std::move(keys));
+  ASSIGN_OR_RETURN(http_, HttpServer::start(options_.http, options_.http_threads,
+                                            [this](std::shared_ptr<HttpExchange> exchange) {
+                                              route_request(*context_, std::move(exchange));
+                                            }));
+  context_->http = http_.get();
+  context_->ready = true;  // the engine is warmed up by now
+  return ok_status();
+}
+
+void ServerImpl::make_context(ApiKeys keys) {
+  Engine& engine = model_->engine();
+  admission_ = std::make_unique<Admission>(options_.admission);
+  metrics_ = std::make_unique<ApiMetrics>([&engine] { return engine.stats(); }, model_->name(), FATHOM_VERSION);
+  const ApiOptions api{.served_model_name = model_->name(),
+                       .system_fingerprint = "fp_" + model_->model().weights().fingerprint.substr(0, 12),
+                       .keep_alive_interval = to_ms(options_.keep_alive_interval_s),
+                       .request_timeout_max = to_ms(options_.request_timeout_s)};
+  const RequestLimits limits{.vocab_size = static_cast<int32_t>(model_->model().config().vocab_size),
+                             .context_max = engine.options().max_context};
+  context_.reset(new ApiContext{api, limits, std::move(keys), engine.options().eos_token_ids, model_->tokenizer(),
+                                model_->chat_template(), engine, clock_, *admission_, *metrics_});
+  // Response ids and seeds differ from one start to the next.
+  context_->next_id = mix64(static_cast<uint64_t>(clock_.now().time_since_epoch().count()) ^
+                            static_cast<uint64_t>(clock_.unix_seconds()) << 20);
+}
+
+void ServerImpl::shut_down() {
+  context_->ready = false;
+  const TimePoint deadline = clock_.now() + from_seconds(options_.drain_timeout_s);
+  model_->engine().drain(deadline);
+  const TimePoint flush_deadline = clock_.now() + kFlushTimeMax;
+  while (admission_->in_flight() > 0 && clock_.now() < flush_deadline) std::this_thread::sleep_for(kPollInterval);
+  // Tickets go when the last bytes are queued; one more turn of the loop sends them.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  http_->stop_accepting();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::start(const ServeOptions& options, const Clock& clock) {
+  auto server = std::make_unique<ServerImpl>(options, clock);
+  RETURN_IF_ERROR(server->start());
+  return std::unique_ptr<Server>(std::move(server));
+}
+
+}  // namespace fathom::serve

@@ -1,0 +1,41 @@
+// `fathom serve`: every role in one process. Options in, a running server out, and its orderly end.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "serve/api/admission.h"
+#include "serve/api/http_server.h"
+#include "serve/local_model.h"
+
+namespace fathom::serve {
+
+struct ServeOptions {
+  LocalModelOptions model;
+  std::string api_key_file;  // empty: no key is asked for
+  HttpOptions http;
+  int http_threads = 2;  // parse, render, tokenise and format, beside the engine's threads
+  AdmissionOptions admission;
+  double drain_timeout_s = 30;       // from SIGTERM to exit, at most
+  double keep_alive_interval_s = 5;  // `: keep-alive` comments on silent streams
+  double request_timeout_s = 1800;   // submission to last token
+};
+
+// Created and destroyed on one thread.
+class Server {
+ public:
+  static Result<std::unique_ptr<Server>> start(const ServeOptions& options, const Clock& clock);
+  virtual ~Server() = default;
+
+  virtual uint16_t port() const = 0;
+  // What runs on what, for the log: model, precision, ISA, memory plan, limits.
+  virtual std::string summary() const = 0;
+  virtual const std::string& model_name() const = 0;
+  // Readiness off at once; what runs may finish until the drain time-out; then everything ends.
+  virtual void shut_down() = 0;
+};
+
+}  // namespace fathom::serve
