@@ -14,6 +14,7 @@ struct Outcome {
 void add_chat_command(CLI::App& app, Outcome& outcome);
 void add_serve_command(CLI::App& app, Outcome& outcome);
 void add_version_command(CLI::App& app, Outcome& outcome);
+void add_model_command(CLI::App& app, Outcome& outcome);
 void add_eplb_command(CLI::App& app, Outcome& outcome);
 
 }  // namespace fathom::cli

@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
   fathom::cli::add_chat_command(app, outcome);
   fathom::cli::add_serve_command(app, outcome);
   fathom::cli::add_version_command(app, outcome);
+  fathom::cli::add_model_command(app, outcome);
   fathom::cli::add_eplb_command(app, outcome);
 
   try {

@@ -1,0 +1,110 @@
+// fathom model inspect|convert: what a model folder holds, and saving its quantised form.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include "cli/commands.h"
+#include "model/convert.h"
+#include "model/inspect.h"
+
+namespace fathom::cli {
+namespace {
+
+int fail(const char* command, const Status& status) {
+  fmt::print(stderr, "fathom model {}: {}\n", command, status.message());
+  // What the user gave is wrong, or the machine failed meanwhile (disk full, not permitted).
+  return status.code() == StatusCode::kFailedPrecondition ? 1 : 2;
+}
+
+struct InspectArgs {
+  std::string folder;
+  bool json = false;
+};
+
+int run_inspect(const InspectArgs& args) {
+  const auto source = open_model_folder(args.folder);
+  if (!source.ok()) return fail("inspect", source.status());
+  const auto model = inspect_model(**source);
+  if (!model.ok()) return fail("inspect", model.status());
+  fmt::print("{}{}", args.json ? inspection_json(*model) : inspection_text(*model), args.json ? "\n" : "");
+  return 0;
+}
+
+struct ConvertArgs {
+  std::string folder;
+  std::string out;
+  std::string weights;
+  int threads = 0;
+};
+
+// One line on a terminal, redrawn as it changes; nothing elsewhere.
+class ProgressLine {
+ public:
+  void show(int64_t done, int64_t total) {
+    const int percent = total > 0 ? static_cast<int>(100 * done / total) : 100;
+    if (!terminal_ || percent == percent_) return;
+    percent_ = percent;
+    fmt::print(stderr, "\rconverting [{:<40}] {:3}%", std::string(static_cast<size_t>(percent) * 2 / 5, '#'),
+               percent);
+  }
+  void end() {
+    if (percent_ >= 0) fmt::print(stderr, "\n");
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  int percent_ = -1;
+};
+
+int run_convert(const ConvertArgs& args) {
+  const auto format = parse_weights_option(args.weights);
+  if (!format.ok()) return fail("convert", format.status());
+  if (!format->has_value())
+    return fail("convert", invalid_argument("--weights: native changes nothing; copy the folder"));
+  const auto source = open_model_folder(args.folder);
+  if (!source.ok()) return fail("convert", source.status());
+  const int threads =
+      args.threads > 0 ? args.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  ThreadTeam team(threads);
+  ProgressLine progress;
+  ConvertOptions options{.weights = **format};
+  options.progress = [&](int64_t done, int64_t total) { progress.show(done, total); };
+  const auto report = convert_model(**source, args.out, options, team);
+  progress.end();
+  if (!report.ok()) return fail("convert", report.status());
+  for (const std::string& warning : report->warnings) fmt::print(stderr, "warning: {}\n", warning);
+  fmt::print("{}: {} of {} weights in {} file(s), and {} other file(s)\n", args.out,
+             bytes_text(report->weight_bytes), weight_format_name(**format), report->num_shards,
+             report->copied_files.size() + 1);
+  return 0;
+}
+
+}  // namespace
+
+void add_model_command(CLI::App& app, Outcome& outcome) {
+  CLI::App* command = app.add_subcommand("model", "Inspect and convert model folders");
+  command->require_subcommand(1);
+
+  CLI::App* inspect =
+      command->add_subcommand("inspect", "Print architecture, parameters, sizes and KV bytes per token");
+  auto inspect_args = std::make_shared<InspectArgs>();
+  inspect->add_option("DIR", inspect_args->folder, "A Hugging Face model folder; config.json is enough")
+      ->required();
+  inspect->add_flag("--json", inspect_args->json, "Print JSON");
+  inspect->callback([inspect_args, &outcome] { outcome.exit_code = run_inspect(*inspect_args); });
+
+  CLI::App* convert = command->add_subcommand(
+      "convert", "Save a model with quantised weights, so that no start quantises again");
+  auto convert_args = std::make_shared<ConvertArgs>();
+  convert->add_option("DIR", convert_args->folder, "A Hugging Face model folder")->required();
+  convert->add_option("OUT", convert_args->out, "The folder to write: absent or empty")->required();
+  convert->add_option("--weights", convert_args->weights, "bf16, fp8, int8 or int4")->required();
+  convert->add_option("--threads", convert_args->threads, "Threads (0: one per core)")
+      ->check(CLI::Range(0, 1024));
+  convert->callback([convert_args, &outcome] { outcome.exit_code = run_convert(*convert_args); });
+}
+
+}  // namespace fathom::cli
