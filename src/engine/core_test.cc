@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "engine/testing.h"
+#include "engine/test_scripted.h"
 
 namespace fathom {
 namespace {

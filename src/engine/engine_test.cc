@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "engine/testing.h"
+#include "engine/test_scripted.h"
 
 namespace fathom {
 namespace {

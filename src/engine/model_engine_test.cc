@@ -5,7 +5,7 @@
 
 #include "engine/engine.h"
 #include "engine/model_parts.h"
-#include "engine/testing.h"
+#include "engine/test_scripted.h"
 #include "model/testing.h"
 
 namespace fathom {

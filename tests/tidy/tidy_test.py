@@ -14,6 +14,7 @@ SOURCES = sorted(p for p in SRC.rglob("*") if p.suffix in (".cc", ".h"))
 BACK_END_FILES = {
     "tensor/model_source.cc": "maps checkpoint files",
     "tensor/arena.cc": "asks the system for huge pages",
+    "engine/engine.cc": "owns the engine's thread",
     "text/text_assets.cc": "reads tokenizer files",
 }
 FREE_FOLDERS = {"base", "serve", "cli"}

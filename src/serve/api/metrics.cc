@@ -94,6 +94,15 @@ void add_engine_families(EngineFamilies& out, const EngineStats& s) {
   out.counter("fathom_kv_evicted_blocks_total", "Cached KV blocks dropped to make room", s.evicted_blocks);
   out.counter("fathom_handovers_total", "Hand-overs from prefill to decode", s.handovers);
   out.counter("fathom_handovers_expired_total", "Hand-overs given up when their lease ran out", s.handovers_expired);
+  for (const auto& [engine, e] : {std::pair{"prefill", s.prefill_exchange}, {"decode", s.decode_exchange}}) {
+    const auto count = [&, prefix = fmt::format("fathom_{}_", engine)](const char* name, const char* help, int64_t n) {
+      out.counter((prefix + name).c_str(), help, n);
+    };
+    count("dispatch_bytes_total", "Wire bytes of tokens sent to experts", e.dispatch_bytes);
+    count("combine_bytes_total", "Wire bytes of expert results sent back", e.combine_bytes);
+    count("remote_dispatch_bytes_total", "Of the dispatched bytes, those that left their rank", e.remote_dispatch_bytes);
+    count("remote_combine_bytes_total", "Of the combined bytes, those that left their rank", e.remote_combine_bytes);
+  }
   out.histogram("fathom_time_to_first_token_seconds", "Submission to first token", s.ttft);
   out.histogram("fathom_token_gap_seconds", "Gap between two tokens of one request", s.itl);
   out.histogram("fathom_queue_wait_seconds", "Submission to first prefill step", s.queue_wait);
