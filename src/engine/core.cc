@@ -70,7 +70,7 @@ bool EngineCore::run_once() {
   accept_offers();
   admit();
   const StepKind kind = step();
-  stats_.last_progress = clock_.now();
+  if (!last_step_failed_) stats_.last_progress = clock_.now();
   return kind != StepKind::kNone;
 }
 
@@ -173,6 +173,8 @@ Status EngineCore::run_timed(StepKind kind, std::span<StepShare> shares) {
   const Status status = is_prefill ? prefill_.run(shares) : decode_.run(shares);
   const double seconds = to_seconds(clock_.now() - begin);
   if (observer_ != nullptr) observer_->on_step_end();
+  last_step_failed_ = !status.ok() && status.code() != StatusCode::kCancelled;
+  stats_.failed_steps += last_step_failed_ ? 1 : 0;
   if (!status.ok()) return status;
 
   int64_t num_tokens = 0;

@@ -98,6 +98,7 @@ class EngineCore {
   GrowthEstimate growth_;
   StepCosts costs_;
   StepKind last_step_ = StepKind::kNone;
+  bool last_step_failed_ = false;
   TimePoint next_sweep_{};
   EngineStats stats_;
 };

@@ -283,6 +283,30 @@ TEST(EngineCore, a_failed_step_ends_those_in_it_and_a_stopped_one_is_repeated) {
   bench.expect_no_leak();
 }
 
+TEST(EngineCore, an_engine_that_only_fails_makes_no_progress) {
+  Rng rng(14);
+  bool broken = false;
+  ScriptedOptions prefill;
+  prefill.on_step = [&](std::span<const RankBatch>) {
+    return broken ? Status(StatusCode::kFailedPrecondition, "the group has failed") : ok_status();
+  };
+  Bench bench(small_options(), 64, prefill);
+  broken = true;
+  const TimePoint before = bench.clock.now();
+  for (int i = 0; i < 5; ++i) {
+    bench.add(make_request(rng, 10, 5));
+    bench.run_to_end();
+    bench.clock.advance(from_seconds(1));
+    bench.core->run_once();
+  }
+  EXPECT_LE(bench.core->stats().last_progress, before);
+  EXPECT_EQ(bench.core->stats().failed_steps, 5);
+  broken = false;
+  bench.add(make_request(rng, 10, 5));
+  bench.run_to_end();
+  EXPECT_GT(bench.core->stats().last_progress, before);
+}
+
 // 32 clients that each send a new prompt when their answer ends, some prompts long. What a decoding client
 // sees between two tokens is bounded, although somebody is being prefilled nearly all the time.
 TEST(EngineCore, gaps_stay_within_three_times_the_median) {

@@ -49,6 +49,7 @@ struct EngineStats {
   int64_t generated_tokens = 0;  // sampled, in both engines
   int64_t prefill_steps = 0;
   int64_t decode_steps = 0;
+  int64_t failed_steps = 0;  // each ended the requests in it
   int64_t retractions = 0;
   int64_t evicted_blocks = 0;
   int64_t handovers = 0;
@@ -61,7 +62,8 @@ struct EngineStats {
   LatencyHistogram itl;         // gap between two tokens of one request
   LatencyHistogram queue_wait;  // submit to first prefill step
   LatencyHistogram request;     // submit to finish, finished requests only
-  // When the engine last came round its loop: a step ended, or it looked and had nothing to do. Health is the
+  // When the engine last came round its loop: a step succeeded, or it looked and had nothing to do. Stands
+  // still from a failed step on until one succeeds, since a failed group fails every request. Health is the
   // age of this, not an open port.
   TimePoint last_progress;
 };
