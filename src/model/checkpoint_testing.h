@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -121,6 +122,24 @@ class Checkpoint {
     std::vector<float> out(static_cast<size_t>(n * k));
     for (int64_t i = 0; i < n; ++i) dequantize_weight(source, i, 0, k, out.data() + i * k);
     return out;
+  }
+
+  // The same as one file in memory.
+  struct InMemory {
+    std::string config, weights;
+    std::unique_ptr<ModelSource> source;
+  };
+  std::unique_ptr<InMemory> in_memory() const {
+    auto memory = std::make_unique<InMemory>();
+    memory->config = config.dump();
+    std::vector<TensorSpec> specs;
+    for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.dtype, tensor.shape});
+    memory->weights = safetensors_header(specs);
+    for (const auto& [name, tensor] : tensors) memory->weights += tensor.bytes;
+    const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
+    memory->source = make_memory_model_source(
+        "memory", {{"config.json", bytes(memory->config)}, {"model.safetensors", bytes(memory->weights)}});
+    return memory;
   }
 
   // In `num_shards` files, with an index if there are several; tensors dealt out in turn.

@@ -2,10 +2,12 @@
 #include "model/convert.h"
 
 #include <gtest/gtest.h>
+#include <openssl/sha.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "model/checkpoint_testing.h"
 #include "model/weights.h"
@@ -45,6 +47,14 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+std::string sha256_hex(const std::string& bytes) {
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest);
+  std::string hex;
+  for (const unsigned char byte : digest) hex += fmt::format("{:02x}", byte);
+  return hex;
+}
+
 class ConvertFrom : public ::testing::TestWithParam<DType> {};
 
 TEST_P(ConvertFrom, every_format_loads_as_if_quantised_at_load) {
@@ -80,6 +90,25 @@ TEST_P(ConvertFrom, every_format_loads_as_if_quantised_at_load) {
 INSTANTIATE_TEST_SUITE_P(Convert, ConvertFrom,
                          ::testing::Values(DType::kF32, DType::kBf16, DType::kF16, DType::kFp8E4m3),
                          [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+// The format is public (docs/weight-formats.md; its quantisers, written in numpy, made these codes and scales
+// too): the same model gives the same bytes on every machine, for ever.
+TEST(Convert, the_bytes_written_are_fixed) {
+  const std::map<WeightFormat, std::string> golden = {
+      {WeightFormat::kBf16, "683fd439dc7a81688aa1732687c8e1bbe23717fd627ef3f80565f8a71626a823"},
+      {WeightFormat::kFp8, "2206f274214e7d07d73ed63a66a886cf7ee4cbe463c3f0a76d953bfad8cd61c1"},
+      {WeightFormat::kInt8, "ff3362727a2d3274ee1046cffc42b7c12ff4207824bcff00eca3f80ef30f9d4f"},
+      {WeightFormat::kInt4, "75d4102783379c433315172a455400f5bba616e9cd6956753eeda531756ea70a"},
+  };
+  TempFolder work;
+  const auto source = open_model_folder(FATHOM_SOURCE_DIR "/tests/fixtures/v3").value();
+  for (const auto& [format, wanted] : golden) {
+    const std::string out = work.path() + "/" + std::string(weight_format_name(format));
+    ThreadTeam team(1);
+    ASSERT_TRUE(convert_model(*source, out, {.weights = format}, team).ok());
+    EXPECT_EQ(sha256_hex(read_file(out + "/model.safetensors")), wanted) << weight_format_name(format);
+  }
+}
 
 TEST(Convert, shards_index_and_side_files) {
   TempFolder original, work;
