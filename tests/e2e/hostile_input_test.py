@@ -77,10 +77,10 @@ def test_deep_nesting_is_refused_fast_and_flat(server):
     answer = server.post("/v1/completions", deep)
     assert answer.status == 400 and "nested deeper" in answer.json["error"]["message"]
     assert time.monotonic() - start < 2
-    schema = {"type": "object"}
-    for _ in range(900):
-        schema = {"properties": {"a": schema}}
-    assert server.post(CHAT, with_(response_format={"type": "json_schema", "json_schema": schema})).status == 400
+    schema = b'{"properties":{"a":' * 10_000 + b"{}" + b"}}" * 10_000
+    body = (b'{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":'
+            + schema + b"}}")
+    assert server.post(CHAT, body).status == 400
 
 
 @pytest.mark.parametrize("prompt", [[], [-1], [2**40], [1.5], ["a", []], [[]], {}, 7, [[10**9]], ["a"] * 1000, [None]])

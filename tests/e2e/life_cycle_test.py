@@ -175,7 +175,7 @@ def test_sigterm_finishes_streams_and_exits_with_0():
     result = {}
 
     def run():
-        result["reply"] = raw_exchange(server.port, chat_bytes(long_request(True, tokens=300), "Connection: close\r\n"),
+        result["reply"] = raw_exchange(server.port, chat_bytes(long_request(True, tokens=1500), "Connection: close\r\n"),
                                        timeout=60)
 
     thread = threading.Thread(target=run)
@@ -183,6 +183,8 @@ def test_sigterm_finishes_streams_and_exits_with_0():
     while server.metrics()["fathom_requests_decoding"] == 0:
         time.sleep(0.02)
     server.process.send_signal(signal.SIGTERM)
+    while server.get("/ready", timeout=2).status == 200:
+        time.sleep(0.01)
     statuses = set()
     while server.process.poll() is None:
         try:
