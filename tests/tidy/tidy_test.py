@@ -24,7 +24,7 @@ FORBIDDEN = {
     r"\b(?:gettimeofday|clock_gettime|time)\s*\(\s*(?:NULL|nullptr|&|CLOCK)": "the clock",
     r"\b(?:rand|srand|random_device|mt19937)\b": "random numbers",
     r"\bstd::(?:ifstream|ofstream|fstream|filesystem)\b": "files",
-    r"\b(?:fopen|::open|::socket|::connect|mmap)\s*\(": "files or sockets",
+    r"(?<![A-Za-z0-9_>])(?:fopen|::open|::socket|::connect|mmap)\s*\(": "files or sockets",
     r"\bstd::shuffle\b": "std::shuffle (differs between libraries)",
 }
 
