@@ -37,7 +37,7 @@ def rel(path):
 
 
 def is_test(path):
-    return re.search(r"_(test|bench|fuzz)\.cc$", path.name) or path.stem.endswith("_testing")
+    return re.search(r"_(test|bench|fuzz)\.cc$", path.name) or path.stem.endswith("_testing") or path.name.startswith("test_")
 
 
 def code_lines(path):
