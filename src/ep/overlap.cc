@@ -153,6 +153,32 @@ OverlapTimeline evaluate_overlap(const OverlapTable& table, std::span<const Over
   return out;
 }
 
+double steady_layer_us(const OverlapTable& table, std::span<const OverlapStageTimes> times) {
+  const int num_ops = static_cast<int>(table.ops.size());
+  CHECK(static_cast<int>(times.size()) == table.num_micro_batches && num_ops <= kOverlapOpsMax);
+  // A period depends on the one before only, and settles within a few; the mean of the last ones is the
+  // steady state even where it alternates.
+  constexpr int kSettle = 8, kMeasure = 4;
+  double duration_us[kOverlapOpsMax], end_us[2][kOverlapOpsMax] = {}, stream_us[2] = {0, 0}, settled_us = 0;
+  for (int i = 0; i < num_ops; ++i) {
+    duration_us[i] = times[table.ops[i].micro_batch].duration_us(table.ops[i].stage, table.ops[i].part);
+  }
+  for (int period = 0; period < kSettle + kMeasure; ++period) {
+    double* now = end_us[period & 1];
+    const double* last = end_us[~period & 1];
+    for (int i = 0; i < num_ops; ++i) {
+      const OverlapOp& op = table.ops[i];
+      double& stream = stream_us[static_cast<int>(op.stream)];
+      for (const OverlapWait& wait : op.waits) {
+        if (wait.op >= 0) stream = std::max(stream, (wait.periods_back == 0 ? now : last)[wait.op]);
+      }
+      now[i] = stream += duration_us[i];
+    }
+    if (period == kSettle - 1) settled_us = now[num_ops - 1];
+  }
+  return (end_us[(kSettle + kMeasure - 1) & 1][num_ops - 1] - settled_us) / kMeasure;
+}
+
 bool overlap_pays(const OverlapTable& table, std::span<const OverlapStageTimes> halves,
                   const OverlapStageTimes& whole, int num_layers) {
   return evaluate_overlap(table, halves, num_layers).total_us <

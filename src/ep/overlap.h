@@ -33,6 +33,7 @@ struct OverlapWait {
   int8_t periods_back = 0;  // 0: this period's, 1: the last one's
 };
 inline constexpr int kOverlapWaitsMax = 2;
+inline constexpr int kOverlapOpsMax = 32;
 
 struct OverlapOp {
   OverlapStage stage;
@@ -106,6 +107,9 @@ struct OverlapTimeline {
 // times: one per micro-batch. num_layers >= 1.
 OverlapTimeline evaluate_overlap(const OverlapTable& table, std::span<const OverlapStageTimes> times,
                                  int num_layers);
+
+// layer_us alone, in about a microsecond and without allocating: for callers that ask for every step.
+double steady_layer_us(const OverlapTable& table, std::span<const OverlapStageTimes> times);
 
 // Whether the overlapped table at half batches beats the plain one at the full batch: below some batch it
 // does not, since halves cost more than half.

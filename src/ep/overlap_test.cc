@@ -79,6 +79,19 @@ TEST(OverlapEvaluator, plain_is_the_sum) {
   EXPECT_NEAR(timeline.exposed_communication_us(), 7 * t.communication_us(), 1e-6);
 }
 
+TEST(OverlapEvaluator, the_quick_form_equals_the_time_line) {
+  Rng rng(8);
+  for (int i = 0; i < 100; ++i) {
+    for (const OverlapTable* table : {&plain_table(), &prefill_table(), &decode_table()}) {
+      std::vector<OverlapStageTimes> times;
+      for (int m = 0; m < table->num_micro_batches; ++m) times.push_back(random_times(rng));
+      const double exact =
+          evaluate_overlap(*table, times, 200).total_us - evaluate_overlap(*table, times, 100).total_us;
+      EXPECT_NEAR(steady_layer_us(*table, times), exact / 100, 1e-6 * exact);
+    }
+  }
+}
+
 // Prefill is bound by the longer of the two streams, plus what the table's dependencies cost.
 TEST(OverlapEvaluator, prefill_hides_the_shorter_stream) {
   // Compute-bound as published: 16K tokens in two halves, microseconds.
