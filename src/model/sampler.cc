@@ -3,6 +3,7 @@
 #include "model/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -38,44 +39,60 @@ int32_t find_largest(std::span<const float> logits) {
   return bad ? -1 : best;
 }
 
-void keep_top_k(std::vector<Candidate>& candidates, int32_t top_k) {
+// Drops what is less likely than `last`; keeps the order.
+void keep_down_to(std::vector<Candidate>& candidates, const Candidate& last) {
+  std::erase_if(candidates, [&](const Candidate& c) { return likelier(last, c); });
+}
+
+void keep_top_k(std::vector<Candidate>& candidates, int32_t top_k, std::vector<Candidate>& scratch) {
   if (top_k <= 0 || static_cast<size_t>(top_k) >= candidates.size()) return;
-  std::nth_element(candidates.begin(), candidates.begin() + top_k - 1, candidates.end(), likelier);
-  candidates.resize(static_cast<size_t>(top_k));
+  scratch = candidates;
+  std::nth_element(scratch.begin(), scratch.begin() + top_k - 1, scratch.end(), likelier);
+  keep_down_to(candidates, scratch[static_cast<size_t>(top_k - 1)]);
 }
 
-// Keeps the likeliest tokens that together reach `top_p` of the weight; at least one. Sorts in growing
-// pieces, since the nucleus is mostly small.
-void keep_top_p(std::vector<Candidate>& candidates, double top_p) {
-  if (top_p >= 1 || candidates.empty()) return;
+// Keeps the likeliest tokens that together reach `top_p` of the weight; at least one. A histogram over the
+// logarithm of the weight says in which narrow bucket the limit falls, and only that bucket is sorted.
+void keep_top_p(std::vector<Candidate>& candidates, double top_p, std::vector<Candidate>& scratch) {
+  if (top_p >= 1) return;
+  constexpr int kBuckets = 1024;
+  std::array<double, kBuckets> mass{};
+  // Falls with the weight, so no token of a later bucket is likelier than one of an earlier.
+  const auto bucket_of = [](const Candidate& c) {
+    return std::min(kBuckets - 1, static_cast<int>(c.below * (kBuckets / kNegligibleBelow)));
+  };
   double total = 0;
-  for (const Candidate& c : candidates) total += c.weight;
-  double reached = 0;
-  size_t sorted = 0;
-  for (size_t piece = 64; sorted < candidates.size(); piece *= 4) {
-    const size_t end = std::min(candidates.size(), sorted + piece);
-    std::partial_sort(candidates.begin() + static_cast<ptrdiff_t>(sorted),
-                      candidates.begin() + static_cast<ptrdiff_t>(end), candidates.end(), likelier);
-    for (; sorted < end; ++sorted) {
-      reached += candidates[sorted].weight;
-      if (reached >= top_p * total) {
-        candidates.resize(sorted + 1);
-        return;
-      }
-    }
+  for (const Candidate& c : candidates) {
+    mass[static_cast<size_t>(bucket_of(c))] += c.weight;
+    total += c.weight;
   }
+  const double limit = top_p * total;
+  double reached = 0;
+  int bucket = 0;
+  while (bucket < kBuckets - 1 && reached + mass[static_cast<size_t>(bucket)] < limit) {
+    reached += mass[static_cast<size_t>(bucket++)];
+  }
+  scratch.clear();
+  for (const Candidate& c : candidates) {
+    if (bucket_of(c) == bucket) scratch.push_back(c);
+  }
+  if (scratch.empty()) return;  // only when rounding kept the sum below the limit: all belong
+  std::sort(scratch.begin(), scratch.end(), likelier);
+  size_t last = 0;
+  while (last + 1 < scratch.size() && reached + scratch[last].weight < limit)
+    reached += scratch[last++].weight;
+  keep_down_to(candidates, scratch[last]);
 }
 
-TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int32_t num_top,
+TokenLogprobs logprobs_of(std::span<const float> logits, float largest, int32_t token, int32_t num_top,
                           std::vector<Candidate>& work) {
-  const float largest = logits[static_cast<size_t>(find_largest(logits))];
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
   const double log_sum = std::log(sum) + largest;
   TokenLogprobs logprobs{.sampled = static_cast<float>(logits[static_cast<size_t>(token)] - log_sum)};
   if (num_top == 0) return logprobs;
   work.clear();
-  for (size_t id = 0; id < logits.size(); ++id) work.push_back({logits[id], static_cast<int32_t>(id), 0});
+  for (size_t id = 0; id < logits.size(); ++id) work.push_back({logits[id], static_cast<int32_t>(id), 0, 0});
   const size_t count = std::min(work.size(), static_cast<size_t>(num_top));
   std::partial_sort(work.begin(), work.begin() + static_cast<ptrdiff_t>(count), work.end(), likelier);
   for (size_t i = 0; i < count; ++i) {
@@ -144,28 +161,23 @@ void Sampler::adjust(std::span<float> logits) const {
   }
 }
 
-int32_t Sampler::draw(std::span<const float> logits, int32_t position, SamplerWorkspace& work) const {
-  const int32_t largest_id = find_largest(logits);
-  if (largest_id < 0 || params_.temperature == 0) return largest_id;
+int32_t Sampler::draw(std::span<const float> logits, int32_t largest_id, int32_t position,
+                      SamplerWorkspace& work) const {
+  if (params_.temperature == 0) return largest_id;
   const double largest = logits[static_cast<size_t>(largest_id)];
   const double scale = 1.0 / params_.temperature;
-
   std::vector<Candidate>& candidates = work.candidates;
   candidates.clear();
   for (size_t id = 0; id < logits.size(); ++id) {
     const double below = (largest - logits[id]) * scale;
     if (!(below < kNegligibleBelow)) continue;
-    candidates.push_back({logits[id], static_cast<int32_t>(id), std::exp(-below)});
+    candidates.push_back({logits[id], static_cast<int32_t>(id), below, std::exp(-below)});
   }
-  keep_top_k(candidates, params_.top_k);
-  keep_top_p(candidates, params_.top_p);
+  keep_top_k(candidates, params_.top_k, work.scratch);
+  keep_top_p(candidates, params_.top_p, work.scratch);
   if (params_.min_p > 0) {
     // The largest logit's weight is 1.
     std::erase_if(candidates, [&](const Candidate& c) { return c.weight < params_.min_p; });
-  }
-  if (params_.top_k > 0 || params_.top_p < 1) {
-    std::sort(candidates.begin(), candidates.end(),
-              [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   }
   double total = 0;
   for (const Candidate& c : candidates) total += c.weight;
@@ -182,20 +194,27 @@ int32_t Sampler::draw(std::span<const float> logits, int32_t position, SamplerWo
 Result<SampledToken> Sampler::sample(std::span<const float> logits, int32_t position,
                                      SamplerWorkspace& work) const {
   CHECK(!logits.empty());
-  if (find_largest(logits) < 0) {
+  const int32_t largest_id = find_largest(logits);
+  if (largest_id < 0) {
     return make_status(StatusCode::kDataLoss,
                        "the model's logits for position {} hold NaN or no finite value", position);
   }
-  std::span<const float> adjusted = logits;
+  SampledToken sampled;
   if (changes_logits()) {
     work.logits.assign(logits.begin(), logits.end());
     adjust(work.logits);
-    adjusted = work.logits;
+    const int32_t largest_adjusted = find_largest(work.logits);
+    if (largest_adjusted < 0) {
+      return invalid_argument("repetition_penalty: {} takes a logit beyond what a float holds",
+                              params_.repetition_penalty);
+    }
+    sampled.token = draw(work.logits, largest_adjusted, position, work);
+  } else {
+    sampled.token = draw(logits, largest_id, position, work);
   }
-  SampledToken sampled{.token = draw(adjusted, position, work)};
-  CHECK(sampled.token >= 0);
   if (params_.num_logprobs >= 0) {
-    sampled.logprobs = logprobs_of(logits, sampled.token, params_.num_logprobs, work.candidates);
+    const float largest = logits[static_cast<size_t>(largest_id)];
+    sampled.logprobs = logprobs_of(logits, largest, sampled.token, params_.num_logprobs, work.scratch);
   }
   return sampled;
 }

@@ -49,10 +49,12 @@ struct SamplerWorkspace {
   struct Candidate {
     float logit;
     int32_t id;
-    double weight;
+    double below;   // (largest logit - this) / temperature
+    double weight;  // exp(-below)
   };
   std::vector<float> logits;
   std::vector<Candidate> candidates;
+  std::vector<Candidate> scratch;
 };
 
 // One sequence's sampler: the parameters and what the penalties need to know of the past. Order of
@@ -79,7 +81,8 @@ class Sampler {
   };
   bool changes_logits() const;
   void adjust(std::span<float> logits) const;
-  int32_t draw(std::span<const float> logits, int32_t position, SamplerWorkspace& work) const;
+  int32_t draw(std::span<const float> logits, int32_t largest_id, int32_t position,
+               SamplerWorkspace& work) const;
 
   const SamplingParams params_;
   const uint32_t choice_;

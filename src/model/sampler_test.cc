@@ -197,6 +197,16 @@ TEST(Sampler, a_row_that_is_no_distribution_is_an_error) {
   EXPECT_EQ(sampler.sample(std::vector<float>{-inf, 0, -inf}, 0, work).value().token, 1);
 }
 
+TEST(Sampler, a_penalty_that_overflows_is_an_error) {
+  SamplingParams params;
+  params.repetition_penalty = 1e-44f;
+  SamplerWorkspace work;
+  const std::vector<int32_t> prompt = {1};
+  const Sampler sampler(params, 0, prompt);
+  EXPECT_EQ(sampler.sample(std::vector<float>{0, 5, 1}, 0, work).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
 TEST(Sampler, parameters_out_of_range_are_named) {
   const auto message = [](auto change) {
     SamplingParams params;
