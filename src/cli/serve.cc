@@ -19,7 +19,6 @@ struct Flags {
 
 void add_flags(CLI::App& command, Flags& flags) {
   serve::ServeOptions& options = flags.options;
-  command.set_config("--config", "", "TOML file with any of these options under the same names");
   add_model_options(command, options.model);
   command.add_option("--host", options.http.host, "Address to listen on")->capture_default_str();
   command.add_option("--port", options.http.port, "Port; 0 takes any free one")->capture_default_str();
