@@ -39,6 +39,10 @@ void add_model_options(CLI::App& command, serve::LocalModelOptions& options) {
   command.add_option("--redundant-experts", engine.redundant_experts, "Extra replicas of experts in each EP group")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  command.add_option_function<std::string>(
+             "--dispatch", [&engine](const std::string&) { engine.dispatch_format = ActFormat::kFp8; },
+             "fp8: dispatch carries FP8 whatever the weights are (default: what the experts read)")
+      ->check(CLI::IsMember({"fp8"}));
   command.add_flag("--deterministic", engine.deterministic,
                    "Bit-equal answers whatever the batch, chunks, ranks, threads and cache; slower");
 }

@@ -72,6 +72,16 @@ std::string folder_name(std::string path) {
   return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
+// The buffers of both engines' forward passes, from their declared maxima: residual, attention and expert rows
+// of one step's tokens, and a row of logits per running request. An upper estimate, for refusing early.
+int64_t activation_bytes(const ModelConfig& c, const EngineOptions& engine) {
+  const int64_t attention = c.num_attention_heads * (c.qk_head_dim() + c.v_head_dim + c.kv_lora_rank);
+  const int64_t experts = (c.num_experts_per_tok + 1) * (2 * c.moe_intermediate_size + c.hidden_size);
+  const int64_t row_bytes = 8 * (4 * c.hidden_size + attention + experts + 2 * c.intermediate_size);
+  const int64_t tokens = engine.prefill_chunk_tokens + engine.max_running;
+  return tokens * row_bytes + int64_t{engine.max_running} * c.vocab_size * 2 * int64_t{sizeof(float)};
+}
+
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 }  // namespace
@@ -92,6 +102,10 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
   ASSIGN_OR_RETURN(load.weights, parse_weights_option(options.weights));
   Progress progress(options.show_progress);
   load.progress = [&progress](int64_t done, int64_t total) { progress.update(done, total); };
+  ASSIGN_OR_RETURN(const ModelConfig announced, load_model_config(*local->source_));
+  load.demand = MemoryDemand{.kv_bytes = engine.kv_memory_bytes,
+                             .activation_bytes = activation_bytes(announced, engine)};
+  load.available = available_memory();
   ThreadTeam team(engine.threads);
   ASSIGN_OR_RETURN(local->model_, Model::load(*local->source_, load, team));
   for (const std::string& warning : local->model_->weights().warnings) log_warning("{}", warning);
