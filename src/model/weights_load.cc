@@ -136,9 +136,23 @@ class Loader {
   void load_linear(Piece& piece) {
     const LinearPlan& linear = plan_.linears[piece.idx];
     const WeightSource source = linear.source();
-    pack_rows(*linear.target, piece.begin, piece.end - piece.begin, source, piece.begin);
+    if (linear.format == WeightFormat::kFp8 && source.dtype != DType::kFp8E4m3) {
+      pack_as_fp8(*linear.target, source, piece);
+    } else {
+      pack_rows(*linear.target, piece.begin, piece.end - piece.begin, source, piece.begin);
+    }
     used_up(piece, *linear.weight,
             part_of(*linear.weight, piece.begin * source.row_bytes(), piece.end * source.row_bytes()));
+  }
+
+  // pack_rows gives the same, but quantises a block of 128 rows anew for every tile of 32.
+  static void pack_as_fp8(const PackedWeight& target, const WeightSource& source, const Piece& piece) {
+    const int64_t rows = piece.end - piece.begin;
+    std::vector<Fp8E4m3> codes(static_cast<size_t>(rows * source.k));
+    std::vector<float> scales(
+        static_cast<size_t>(ceil_div(rows, kScaleBlock) * ceil_div(source.k, kScaleBlock)));
+    quantize_weight_fp8(source, piece.begin, rows, codes.data(), scales.data());
+    pack_rows(target, piece.begin, rows, {DType::kFp8E4m3, codes.data(), rows, source.k, scales.data()}, 0);
   }
 
   // Per head: rows [k_nope | v] of kv_b as F32, the keys also transposed, then packed.
