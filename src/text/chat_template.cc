@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "text/marked_text.h"
 #include "text/utf8.h"
@@ -128,7 +129,8 @@ Result<Json> message_json(const ChatMessage& message) {
   return json;
 }
 
-Result<Json> make_context(const std::vector<ChatMessage>& messages, const ChatTemplateOptions& options) {
+Result<Json> make_context(std::span<const ChatMessage> messages, const ChatTemplateOptions& options,
+                          bool knows_developer) {
   Json context = Json::object();
   if (!options.extra_json.empty()) {
     ASSIGN_OR_RETURN(context, parse_json(options.extra_json, "chat_template_kwargs"));
@@ -137,6 +139,7 @@ Result<Json> make_context(const std::vector<ChatMessage>& messages, const ChatTe
   context["messages"] = Json::array();
   for (const ChatMessage& message : messages) {
     ASSIGN_OR_RETURN(Json json, message_json(message));
+    if (message.role == "developer" && !knows_developer) json["role"] = "system";
     context["messages"].push_back(std::move(json));
   }
   // Hugging Face always passes these two, as None when there are none.
@@ -288,7 +291,7 @@ Result<ChatTemplate> ChatTemplate::load(const TextAssets& assets, const Tokenize
 
 Result<RenderedPrompt> ChatTemplate::render(const std::vector<ChatMessage>& messages,
                                             const ChatTemplateOptions& options) const {
-  ASSIGN_OR_RETURN(const Json context, make_context(messages, options));
+  ASSIGN_OR_RETURN(const Json context, make_context(messages, options, impl_->source_has("developer")));
   ASSIGN_OR_RETURN(const std::string sentinel, impl_->choose_sentinel(context));
   Json marked = context;
   ContextMarker(impl_->marker, sentinel, /*also_ends=*/false).mark_context(marked);

@@ -18,7 +18,8 @@ namespace fathom {
 inline constexpr int kTemplateJsonDepthMax = 100;
 
 struct ChatMessage {
-  std::string role;                              // system, developer, user, assistant or tool
+  // system, developer, user, assistant or tool; a template that does not mention developer sees it as system.
+  std::string role;
   std::optional<std::string> content;            // none is JSON's null
   std::optional<std::string> reasoning_content;  // absent for the template unless set, as the rest
   std::optional<std::string> name;

@@ -219,6 +219,12 @@ TEST(ChatTemplate, refuses_what_the_template_or_the_request_gets_wrong) {
   EXPECT_FALSE(endless.render({}, {}).ok());
 }
 
+TEST(ChatTemplate, a_developer_message_is_a_system_message_where_the_template_knows_none) {
+  const std::vector<ChatMessage> messages = {message("developer", "x")};
+  EXPECT_EQ(small_template("{{ messages[0].role }}").render(messages, {})->text, "system");
+  EXPECT_EQ(small_template("{{ messages[0].role }}{# developer #}").render(messages, {})->text, "developer");
+}
+
 TEST(ChatTemplate, invalid_utf8_in_messages_is_replaced) {
   const ChatTemplate chat_template = small_template("{{ messages[0].content }}");
   EXPECT_EQ(chat_template.render({message("user", "a\xff")}, {})->text, "a\xEF\xBF\xBD");
