@@ -50,7 +50,8 @@ const Model& bench_model(Shape shape, WeightFormat format) {
   return *model;
 }
 
-constexpr const char* kStageNames[kNumStages] = {"embed", "attn0", "attn1", "dispatch", "mlp", "shared", "combine", "head"};
+constexpr const char* kStageNames[kNumStages] = {"embed", "attn0",  "attn1",   "dispatch",
+                                                 "mlp",   "shared", "combine", "head"};
 
 void report(benchmark::State& state, const ForwardGroup& group, int64_t tokens, const double* stage_us) {
   (void)group;
@@ -60,8 +61,10 @@ void report(benchmark::State& state, const ForwardGroup& group, int64_t tokens, 
   }
 }
 
-void run_steps(benchmark::State& state, const ForwardOptions& options, int sequences, int new_tokens, int context) {
-  const Model& model = bench_model(static_cast<Shape>(state.range(0)), static_cast<WeightFormat>(state.range(1)));
+void run_steps(benchmark::State& state, const ForwardOptions& options, int sequences, int new_tokens,
+               int context) {
+  const Model& model =
+      bench_model(static_cast<Shape>(state.range(0)), static_cast<WeightFormat>(state.range(1)));
   const int32_t blocks = blocks_for_tokens(context + new_tokens);
   KvStorage storage(testing::kv_layout(model), blocks * sequences);
   auto group = ForwardGroup::create(model, storage, options).value();
@@ -96,8 +99,8 @@ void decode(benchmark::State& state) {
   run_steps(state, options, static_cast<int>(state.range(2)), 1, 128);
 }
 void prefill(benchmark::State& state) {
-  const ForwardOptions options{.phase = Phase::kPrefill, .threads = static_cast<int>(state.range(3)),
-                               .clock = &bench_clock()};
+  const ForwardOptions options{
+      .phase = Phase::kPrefill, .threads = static_cast<int>(state.range(3)), .clock = &bench_clock()};
   run_steps(state, options, 1, static_cast<int>(state.range(2)), 0);
 }
 

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <thread>
 
@@ -142,6 +143,79 @@ TEST(Forward, BothAttentionFormsAgree) {
   const Logits absorbed = compute(*model, {.options = {.phase = Phase::kDecode}}, prompts);
   for (size_t i = 0; i < prompts.size(); ++i) {
     for (size_t j = 0; j < per_head[i].size(); ++j) ASSERT_NEAR(per_head[i][j], absorbed[i][j], 2e-5);
+  }
+}
+
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(double{a[i]} - b[i], 2);
+    size += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+// Sizes that are multiples of nothing, layers without experts, experts without a shared one, no q_lora.
+ModelConfig odd_config(uint64_t seed) {
+  Rng rng(seed);
+  const auto between = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(rng.next_below(high - low + 1));
+  };
+  ModelConfig c = testing::tiny_config();
+  c.vocab_size = between(3, 150);
+  c.hidden_size = between(5, 150);
+  c.num_hidden_layers = between(1, 3);
+  c.num_attention_heads = between(1, 5);
+  c.intermediate_size = between(1, 150);
+  c.q_lora_rank = between(0, 2) == 0 ? 0 : between(1, 140);
+  c.kv_lora_rank = between(1, 140);
+  c.qk_nope_head_dim = between(1, 40);
+  c.qk_rope_head_dim = 2 * between(1, 9);
+  c.v_head_dim = between(1, 40);
+  c.n_group = between(1, 3);
+  c.topk_group = between(1, c.n_group);
+  c.n_routed_experts = between(0, 3) == 0 ? 0 : c.n_group * between(2, 4);
+  c.num_experts_per_tok = between(1, 2);
+  c.n_shared_experts = between(0, 2);
+  c.moe_intermediate_size = between(1, 150);
+  c.first_k_dense_replace = between(0, 1);
+  return c;
+}
+
+TEST(Forward, OddShapesAreChunkFreeAndBothFormsAgree) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const WeightFormat format = kFormats[seed % std::size(kFormats)];
+    const auto model = testing::random_model(odd_config(seed), format, seed);
+    const auto prompts = random_prompts(seed, 2, model->config().vocab_size, 70);
+    Way way{.options = {.phase = Phase::kPrefill}, .one_by_one = true};
+    const Logits alone = compute(*model, way, prompts);
+    way = {.options = {.phase = Phase::kPrefill, .threads = 2}, .chunk = 33};
+    expect_same_bits(alone, compute(*model, way, prompts), "chunks of 33");
+    if (format != WeightFormat::kF32) continue;
+    const Logits absorbed = compute(*model, {.options = {.phase = Phase::kDecode}}, prompts);
+    for (size_t i = 0; i < prompts.size(); ++i) EXPECT_LT(relative_difference(absorbed[i], alone[i]), 1e-4);
+  }
+}
+
+TEST(Forward, Fp8DispatchCostsALittleAccuracyAndNoInvariance) {
+  const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kBf16, 21);
+  const auto prompts = random_prompts(3, 4, model->config().vocab_size, 60);
+  for (Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    Way way{.options = {.phase = phase}};
+    const Logits native = compute(*model, way, prompts);
+    way.options.dispatch_format = ActFormat::kFp8;
+    const Logits fp8 = compute(*model, way, prompts);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_GT(relative_difference(fp8[i], native[i]), 0.0);
+      EXPECT_LT(relative_difference(fp8[i], native[i]), 0.2);
+    }
+    way.chunk = 9;
+    expect_same_bits(fp8, compute(*model, way, prompts), "chunks of 9");
+    way.options.dispatch_format = ActFormat::kInt8;
+    KvStorage storage(testing::kv_layout(*model), 1);
+    EXPECT_EQ(ForwardGroup::create(*model, storage, way.options).status().message(),
+              "dispatch carries bf16 here, or fp8; not int8");
   }
 }
 
