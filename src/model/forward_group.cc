@@ -1,8 +1,6 @@
-#include <condition_variable>
-#include <mutex>
-#include <thread>
-
+// The ForwardGroup of one process: ranks over the in-process transport, checked batches, added-up statistics.
 #include "base/check.h"
+#include "base/thread_team.h"
 #include "model/forward.h"
 #include "model/rank_forward.h"
 #include "transport/inproc.h"
@@ -10,8 +8,8 @@
 namespace fathom {
 namespace {
 
-// Runs the ranks in this process: a single one on the caller's thread, several on a thread each, which sleeps
-// between steps.
+// Runs the ranks in this process, each on a thread of its own (the caller's is one of them), asleep between
+// steps.
 class InprocForwardGroup final : public ForwardGroup {
  public:
   InprocForwardGroup(const Model& model, KvStorage& storage, const ForwardOptions& options,
@@ -21,7 +19,8 @@ class InprocForwardGroup final : public ForwardGroup {
         options_(options),
         placement_(placement_shape),
         transport_(std::move(transport)),
-        logits_(options.max_logit_rows * model.config().vocab_size * sizeof(float)) {
+        logits_(options.max_logit_rows * model.config().vocab_size * sizeof(float)),
+        ranks_team_({.num_threads = options.num_ranks, .spin_iterations = 0}) {
     const RankSetup setup{.model = model_,
                           .storage = storage,
                           .options = options_,
@@ -38,20 +37,6 @@ class InprocForwardGroup final : public ForwardGroup {
     statuses_.resize(options_.num_ranks);
     stats_.expert_tokens.resize(ranks_[0]->stats().expert_tokens.size());
     stats_.rank_rows_max.resize(ranks_[0]->stats().received_rows.size());
-    if (options_.num_ranks > 1) {
-      for (int rank = 0; rank < options_.num_ranks; ++rank) {
-        threads_.emplace_back([this, rank] { rank_main(rank); });
-      }
-    }
-  }
-
-  ~InprocForwardGroup() override {
-    {
-      std::lock_guard lock(mu_);
-      quit_ = true;
-    }
-    start_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
   }
 
   int num_ranks() const override { return options_.num_ranks; }
@@ -67,11 +52,8 @@ class InprocForwardGroup final : public ForwardGroup {
     snapshot_ = placement_.snapshot();
     choose_overlap();
     assign_logits();
-    if (options_.num_ranks == 1) {
-      run_rank(0);
-    } else {
-      run_all_ranks();
-    }
+    // Ranks wait for one another, and as many threads as ranks take one each.
+    ranks_team_.run(options_.num_ranks, [this](int64_t rank, int) { run_rank(static_cast<int>(rank)); });
     *logits = {logits_.as<float>(), num_logit_rows_, model_.config().vocab_size};
     add_up_stats();
     return outcome();
@@ -83,8 +65,6 @@ class InprocForwardGroup final : public ForwardGroup {
   void choose_overlap();
   void assign_logits();
   void run_rank(int rank);
-  void run_all_ranks();
-  void rank_main(int rank);
   Status outcome();
   void add_up_stats();
 
@@ -106,12 +86,7 @@ class InprocForwardGroup final : public ForwardGroup {
   StepStats stats_;
   Status failure_;  // once set, the group answers nothing else
 
-  std::mutex mu_;
-  std::condition_variable start_, done_;
-  uint64_t step_number_ = 0;  // guarded by mu_, as are the next two
-  int ranks_running_ = 0;
-  bool quit_ = false;
-  std::vector<std::thread> threads_;
+  ThreadTeam ranks_team_;
 };
 
 Status InprocForwardGroup::check_batches(std::span<const RankBatch> ranks) const {
@@ -175,29 +150,6 @@ void InprocForwardGroup::run_rank(int rank) {
   const StatusCode code = statuses_[rank].code();
   // The others must not wait for a rank that has failed until their deadline.
   if (code != StatusCode::kOk && code != StatusCode::kCancelled) transport_->abort(statuses_[rank].message());
-}
-
-void InprocForwardGroup::run_all_ranks() {
-  std::unique_lock lock(mu_);
-  ranks_running_ = options_.num_ranks;
-  ++step_number_;
-  start_.notify_all();
-  done_.wait(lock, [&] { return ranks_running_ == 0; });
-}
-
-void InprocForwardGroup::rank_main(int rank) {
-  uint64_t seen = 0;
-  for (;;) {
-    {
-      std::unique_lock lock(mu_);
-      start_.wait(lock, [&] { return quit_ || step_number_ != seen; });
-      if (quit_) return;
-      seen = step_number_;
-    }
-    run_rank(rank);
-    std::lock_guard lock(mu_);
-    if (--ranks_running_ == 0) done_.notify_one();
-  }
 }
 
 Status InprocForwardGroup::outcome() {
