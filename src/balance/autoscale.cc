@@ -1,3 +1,5 @@
+// One wish per kind from its forecast, then both within the budget, then role flips for what the budget
+// refused.
 #include "balance/autoscale.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The autoscaler on single snapshots, on the published day, and under arbitrary histories; cases G4, G6 and
+// G7.
 #include "balance/autoscale.h"
 
 #include <gtest/gtest.h>

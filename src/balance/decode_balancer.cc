@@ -55,6 +55,8 @@ DecodeBalancer::DecodeBalancer(const DecodeBalancerOptions& options)
 int DecodeBalancer::add_unit(int num_ranks) {
   const int unit = ledger_.add_unit(num_ranks);
   units_.emplace_back(num_ranks, num_ranks * options_.balancer_idx / options_.num_balancers);
+  fill_.push_back(0);
+  passed_over_.reserve(units_.size());
   return unit;
 }
 
@@ -116,6 +118,7 @@ void DecodeBalancer::refresh(int unit_idx) {
 }
 
 void DecodeBalancer::touch(RankRef rank) {
+  note_fill(rank.unit);
   Unit& unit = units_[rank.unit];
   if (unit.stale || !uses_index()) return;
   const RankLoad& load = ledger_.loads(rank.unit)[rank.rank];
@@ -130,15 +133,24 @@ void DecodeBalancer::touch(RankRef rank) {
   }
 }
 
-int DecodeBalancer::emptiest_untried_unit() const {
+// Live requests per rank of every unit lie side by side, so that choosing a unit reads one or two cache
+// lines.
+void DecodeBalancer::note_fill(int unit) {
+  fill_[unit] = units_[unit].accepting
+                    ? static_cast<double>(ledger_.total(unit).requests) / ledger_.num_ranks(unit)
+                    : INFINITY;
+}
+
+void DecodeBalancer::set_accepting(int unit, bool accepting) {
+  units_[unit].accepting = accepting;
+  note_fill(unit);
+}
+
+int DecodeBalancer::emptiest_unit() const {
   int best = -1;
-  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-    if (!units_[u].accepting || units_[u].tried_at == decision_) continue;
-    // Compared per rank, without dividing: units may differ in size.
-    if (best < 0 || ledger_.total(u).requests * ledger_.num_ranks(best) <
-                        ledger_.total(best).requests * ledger_.num_ranks(u)) {
-      best = u;
-    }
+  double least = INFINITY;
+  for (int u = 0; u < static_cast<int>(fill_.size()); ++u) {
+    if (fill_[u] < least) least = fill_[u], best = u;
   }
   return best;
 }
@@ -239,14 +251,28 @@ std::optional<RankRef> DecodeBalancer::pick(const DecodeAsk& ask) {
     if (!rank || admits(rank->unit, rank->rank, load)) return rank;
     return any_with_room(load);
   }
-  ++decision_;
-  for (int unit = emptiest_untried_unit(); unit >= 0; unit = emptiest_untried_unit()) {
-    if (const std::optional<int> rank = pick_rank(unit, load)) return RankRef{unit, *rank};
-    units_[unit].tried_at = decision_;
+  return pick_by_unit(load);
+}
+
+// The emptiest unit first; where its choice has no room, the next emptiest.
+std::optional<RankRef> DecodeBalancer::pick_by_unit(const RankLoad& ask) {
+  for (int unit = emptiest_unit(); unit >= 0; unit = emptiest_unit()) {
+    if (const std::optional<int> rank = pick_rank(unit, ask)) {
+      readmit_passed_over();
+      return RankRef{unit, *rank};
+    }
+    fill_[unit] = INFINITY;  // out of this decision
+    passed_over_.push_back(unit);
   }
-  return options_.policy == DecodePolicy::kKvCapped || options_.policy == DecodePolicy::kFathom
-             ? std::nullopt
-             : any_with_room(load);
+  readmit_passed_over();
+  const bool stops_here =
+      options_.policy == DecodePolicy::kKvCapped || options_.policy == DecodePolicy::kFathom;
+  return stops_here ? std::nullopt : any_with_room(ask);
+}
+
+void DecodeBalancer::readmit_passed_over() {
+  for (int unit : passed_over_) note_fill(unit);
+  passed_over_.clear();
 }
 
 uint64_t DecodeBalancer::charge(RankRef rank, const DecodeAsk& ask) {
@@ -264,6 +290,7 @@ std::optional<DecodePlacement> DecodeBalancer::place(const DecodeAsk& ask) {
 void DecodeBalancer::cancel(int unit, uint64_t dispatch) {
   ledger_.cancel(unit, dispatch);
   units_[unit].stale = true;
+  note_fill(unit);
 }
 
 void DecodeBalancer::release(RankRef rank, const RankLoad& load) {
@@ -273,7 +300,9 @@ void DecodeBalancer::release(RankRef rank, const RankLoad& load) {
 
 ReportOutcome DecodeBalancer::report(const LoadReport& report) {
   const ReportOutcome outcome = ledger_.apply(report);
-  if (outcome == ReportOutcome::kApplied) units_[report.unit].stale = true;
+  if (outcome != ReportOutcome::kApplied) return outcome;
+  units_[report.unit].stale = true;
+  note_fill(report.unit);
   return outcome;
 }
 

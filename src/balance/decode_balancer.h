@@ -86,7 +86,7 @@ class DecodeBalancer {
 
   int add_unit(int num_ranks);
   // Closed units (draining, lost) keep their loads and get nothing new.
-  void set_accepting(int unit, bool accepting) { units_[unit].accepting = accepting; }
+  void set_accepting(int unit, bool accepting);
 
   // The rank for a request, charged at once; nullopt when no accepting unit has room (the caller keeps it
   // queued).
@@ -106,23 +106,25 @@ class DecodeBalancer {
   struct Unit {
     Unit(int num_ranks, int offset) : tree(num_ranks, offset), fit(num_ranks) {}
     bool accepting = true;
-    bool stale = true;      // the tree's keys are older than the loads
-    int64_t cap = 0;        // largest count that is still a candidate
-    int next_rank = 0;      // round-robin
-    uint64_t tried_at = 0;  // the decision that last found it full
-    MinTree tree;           // every policy that takes the least of a key
-    FitIndex fit;           // fathom
+    bool stale = true;  // the tree's keys are older than the loads
+    int64_t cap = 0;    // largest count that is still a candidate
+    int next_rank = 0;  // round-robin
+    MinTree tree;       // every policy that takes the least of a key
+    FitIndex fit;       // fathom
   };
 
   bool uses_index() const;
   bool admits(int unit, int rank, const RankLoad& ask) const;
-  int emptiest_untried_unit() const;
+  int emptiest_unit() const;
+  void note_fill(int unit);
+  void readmit_passed_over();
   std::optional<int> pick_rank(int unit, const RankLoad& ask);
   int pick_by_scan(int unit);
   int pick_kv_count(int unit) const;
   std::optional<int> pick_fit(int unit, const RankLoad& ask);
   std::optional<RankRef> pick_uniformly();
   std::optional<RankRef> pick_in_turn();
+  std::optional<RankRef> pick_by_unit(const RankLoad& ask);
   std::optional<RankRef> any_with_room(const RankLoad& ask) const;
   int64_t count_cap(int unit) const;
   int64_t key(const Unit& unit, const RankLoad& load) const;
@@ -134,8 +136,9 @@ class DecodeBalancer {
   const KvAdmission admission_;
   LoadLedger ledger_;
   std::vector<Unit> units_;
-  int next_unit_ = 0;  // round-robin
-  uint64_t decision_ = 0;
+  std::vector<int> passed_over_;  // units found full within a decision; reserved, so nothing allocates
+  std::vector<double> fill_;      // [units] live requests per rank; infinite for units that do not accept
+  int next_unit_ = 0;             // round-robin
   Rng rng_;
 };
 

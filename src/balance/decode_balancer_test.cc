@@ -1,3 +1,4 @@
+// The decode policies against their definitions, one another and the offline optimum; case B11; admission.
 #include "balance/decode_balancer.h"
 
 #include <gtest/gtest.h>

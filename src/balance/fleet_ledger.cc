@@ -1,3 +1,4 @@
+// Events in time order; between them the number of nodes is constant, so hours are exact.
 #include "balance/fleet_ledger.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Dispatches in flight are a ring per unit, indexed by their number.
 #include "balance/load_ledger.h"
 
 namespace fathom {

@@ -1,3 +1,5 @@
+// The ledger behind a network that loses, repeats, delays and reorders, and the two indexes against plain
+// scans.
 #include "balance/load_ledger.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// Layer by layer: decide which GPU takes over which content, keep what can stay, spread the copies over
+// steps.
 #include "balance/migration.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Migration plans against exhaustive search and their own checker; case B3.
 #include "balance/migration.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// One tournament tree per unit over its ranks' keys, and one flat array of the units' scores, scanned: units
-// are few, or (in a fleet of single-rank instances) a thousand, which is under a microsecond.
+// One tournament tree per unit over its ranks' keys, and one over the units by what their best rank offers.
 #include "balance/prefill_balancer.h"
 
 #include <algorithm>
@@ -16,7 +15,6 @@ constexpr std::array<std::pair<std::string_view, PrefillPolicy>, 5> kPolicyNames
     {"least-tokens", PrefillPolicy::kLeastTokens},
     {"fathom", PrefillPolicy::kFathom},
 }};
-constexpr int64_t kClosed = INT64_MAX;
 
 }  // namespace
 
@@ -50,6 +48,9 @@ int PrefillBalancer::add_unit(int num_ranks) {
   for (int r = 0; r < num_ranks; ++r) units_[unit].tree.set_leaf(r, 0);
   units_[unit].tree.rebuild();
   score_.push_back(0);
+  const int num_units = static_cast<int>(units_.size());
+  unit_tree_ = MinTree(num_units, num_units * options_.balancer_idx / options_.num_balancers);
+  for (int u = 0; u < num_units; ++u) rescore(u);
   return unit;
 }
 
@@ -76,13 +77,13 @@ int64_t PrefillBalancer::key(const RankLoad& load) const {
 
 void PrefillBalancer::rescore(int unit_idx) {
   const Unit& unit = units_[unit_idx];
-  if (!unit.accepting) {
-    score_[unit_idx] = kClosed;
-  } else if (options_.policy == PrefillPolicy::kFathom) {
-    score_[unit_idx] = wait_ns({unit_idx, unit.tree.best()});
-  } else {
-    score_[unit_idx] = unit.tree.best_key();
+  int64_t score = MinTree::kExcluded;
+  if (unit.accepting) {
+    score = options_.policy == PrefillPolicy::kFathom ? wait_ns({unit_idx, unit.tree.best()})
+                                                      : unit.tree.best_key();
   }
+  score_[unit_idx] = score;
+  unit_tree_.set(unit_idx, score);
 }
 
 void PrefillBalancer::touch(RankRef rank) {
@@ -93,26 +94,6 @@ void PrefillBalancer::touch(RankRef rank) {
 int64_t PrefillBalancer::wait_ns(RankRef rank) const {
   const int64_t mean = ledger_.total(rank.unit).cost / ledger_.num_ranks(rank.unit);
   return units_[rank.unit].residual_ns + std::max(mean, ledger_.loads(rank.unit)[rank.rank].cost);
-}
-
-// The unit that offers most; the emptier of equals, so that idle units share, then the first from this
-// balancer's offset.
-int PrefillBalancer::least_unit() const {
-  const int n = static_cast<int>(score_.size());
-  const int64_t least = n > 0 ? *std::min_element(score_.begin(), score_.end()) : kClosed;
-  if (least == kClosed) return -1;
-  int best = -1;
-  const int offset = n * options_.balancer_idx / options_.num_balancers;
-  for (int i = 0; i < n; ++i) {
-    const int u = i + offset < n ? i + offset : i + offset - n;
-    if (score_[u] != least) continue;
-    if (best < 0 || ledger_.total(u).cost < ledger_.total(best).cost) best = u;
-  }
-  return best;
-}
-
-int64_t PrefillBalancer::wait_ns_min() const {
-  return score_.empty() ? kClosed : *std::min_element(score_.begin(), score_.end());
 }
 
 PrefillChoice PrefillBalancer::choice_at(RankRef rank, int64_t prompt_tokens, int64_t stored_tokens,
@@ -135,7 +116,7 @@ PrefillChoice PrefillBalancer::choice_at(RankRef rank, int64_t prompt_tokens, in
 }
 
 int64_t PrefillBalancer::finish_ns(const PrefillChoice& choice) const {
-  return wait_ns(choice.rank) + options_.cost.load_ns(choice.loaded_tokens) + choice.load.cost;
+  return wait_ns(choice.rank) + own_ns(choice);
 }
 
 std::optional<RankRef> PrefillBalancer::pick_uniformly() {
@@ -169,8 +150,8 @@ std::optional<PrefillChoice> PrefillBalancer::pick(const PrefillAsk& ask) {
     rank = pick_uniformly();
   } else if (options_.policy == PrefillPolicy::kRoundRobin) {
     rank = pick_in_turn();
-  } else if (const int unit = least_unit(); unit >= 0) {
-    rank = RankRef{unit, units_[unit].tree.best()};
+  } else if (!units_.empty() && unit_tree_.has_best()) {
+    rank = RankRef{unit_tree_.best(), units_[unit_tree_.best()].tree.best()};
   }
   if (!rank) return std::nullopt;
   // Whatever chose the rank, what lies in its memory is used.

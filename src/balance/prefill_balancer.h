@@ -103,11 +103,16 @@ class PrefillBalancer {
   // Predicted wait (ns per layer) before a rank gets to new work; and the least of them over all accepting
   // ranks.
   int64_t wait_ns(RankRef rank) const;
-  int64_t wait_ns_min() const;
+  int64_t wait_ns_min() const { return unit_tree_.best_key(); }
+  // The least wait within a unit, MinTree::kExcluded when it does not accept (policy fathom only).
+  int64_t unit_wait_ns(int unit) const { return score_[unit]; }
   // The choice if the prompt went to this rank with so much of it in the rank's memory.
   PrefillChoice choice_at(RankRef rank, int64_t prompt_tokens, int64_t stored_tokens,
                           int64_t matched_tokens) const;
-  // wait_ns plus the choice's own load time and work: what fathom minimises.
+  // The choice's own load time and work; with the rank's wait, what fathom minimises.
+  int64_t own_ns(const PrefillChoice& choice) const {
+    return options_.cost.load_ns(choice.loaded_tokens) + choice.load.cost;
+  }
   int64_t finish_ns(const PrefillChoice& choice) const;
 
  private:
@@ -120,7 +125,6 @@ class PrefillBalancer {
   };
 
   int64_t key(const RankLoad& load) const;
-  int least_unit() const;
   void touch(RankRef rank);
   void rescore(int unit);
   std::optional<RankRef> pick_uniformly();
@@ -129,8 +133,9 @@ class PrefillBalancer {
   const PrefillBalancerOptions options_;
   LoadLedger ledger_;
   std::vector<Unit> units_;
-  std::vector<int64_t>
-      score_;  // [units] the best a unit offers under the policy; kClosed when it does not accept
+  // By unit, the least wait (or count, or tokens) any of its ranks offers; closed units are excluded.
+  MinTree unit_tree_{1};
+  std::vector<int64_t> score_;  // [units] the same, flat
   int next_unit_ = 0;
   Rng rng_;
 };

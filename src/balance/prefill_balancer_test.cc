@@ -1,3 +1,4 @@
+// Prefill placement, prefix index and cuts; cases B11, C1, C3, C5 and C11.
 #include "balance/prefill_balancer.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The largest chunk within a cost is the root of a quadratic.
 #include "balance/prefill_cut.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Affinity proposes one rank, the balancer disposes.
 #include "balance/prefill_router.h"
 
 #include <algorithm>
@@ -23,7 +24,9 @@ PrefillRouter::PrefillRouter(const PrefillRouterOptions& options, std::span<cons
 PrefixMatch PrefillRouter::best_match(int64_t prompt_tokens, std::span<const uint64_t> blocks,
                                       int64_t stored_tokens) const {
   PrefixMatch best;
-  int64_t best_finish = INT64_MAX;
+  // Anywhere, without a match: what affinity has to beat.
+  const PrefillChoice unmatched = balancer_.choice_at({0, 0}, prompt_tokens, stored_tokens, 0);
+  int64_t best_finish = balancer_.wait_ns_min() + balancer_.own_ns(unmatched) + 1;
   const int depth = index_.depth(blocks);
   int level_above = depth + 1;
   for (int eighth = 8; eighth >= 1 && depth > 0; --eighth) {
@@ -35,7 +38,7 @@ PrefixMatch PrefillRouter::best_match(int64_t prompt_tokens, std::span<const uin
     if (balancer_.wait_ns_min() + anywhere.load.cost >= best_finish) break;
     index_.for_each_holder(blocks[level - 1], [&](int global) {
       const RankRef rank = rank_of_[global];
-      if (!balancer_.accepting(rank.unit)) return;
+      if (balancer_.unit_wait_ns(rank.unit) + anywhere.load.cost >= best_finish) return;  // or closed
       const int64_t finish =
           balancer_.finish_ns(balancer_.choice_at(rank, prompt_tokens, stored_tokens, tokens));
       if (finish < best_finish) best = {rank, tokens}, best_finish = finish;

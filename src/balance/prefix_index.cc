@@ -8,7 +8,8 @@
 namespace fathom {
 namespace {
 constexpr size_t kEntriesStart = 1024;
-}
+constexpr size_t kPrefetchAhead = 8;
+}  // namespace
 
 PrefixIndex::PrefixIndex(const PrefixIndexOptions& options)
     : options_(options), words_((options.num_ranks + 63) / 64), table_(kEntriesStart) {
@@ -102,8 +103,11 @@ void PrefixIndex::grow() {
 
 void PrefixIndex::insert(int rank, std::span<const uint64_t> blocks) {
   CHECK(rank >= 0 && rank < options_.num_ranks);
-  for (uint64_t block : blocks) {
-    const uint64_t key = key_of(block);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    // Every block is a cache miss of its own: ask for those to come while this one is worked on.
+    if (i + kPrefetchAhead < blocks.size())
+      __builtin_prefetch(&table_[home(key_of(blocks[i + kPrefetchAhead]))], 1);
+    const uint64_t key = key_of(blocks[i]);
     size_t at = home(key);
     while (table_[at].key != 0 && table_[at].key != key) at = (at + 1) & (table_.size() - 1);
     if (table_[at].key == 0) {

@@ -1,3 +1,4 @@
+// The three tables, and their evaluation as a recurrence over periods.
 #include "ep/overlap.h"
 
 #include <algorithm>

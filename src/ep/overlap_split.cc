@@ -1,3 +1,4 @@
+// Prefill cuts where the running load reaches half; decode deals requests in pairs of like size.
 #include "ep/overlap_split.h"
 
 #include <algorithm>

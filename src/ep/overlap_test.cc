@@ -1,3 +1,5 @@
+// The tables' dependencies, the evaluator against the published formula, and the cuts against exhaustive
+// search.
 #include "ep/overlap.h"
 
 #include <gtest/gtest.h>
