@@ -90,6 +90,7 @@ void add_engine_families(EngineFamilies& out, const EngineStats& s) {
   out.counter("fathom_decode_steps_total", "Decode steps", s.decode_steps);
   out.counter("fathom_prefill_step_seconds_total", "Time spent in prefill steps", s.prefill_seconds);
   out.counter("fathom_decode_step_seconds_total", "Time spent in decode steps", s.decode_seconds);
+  out.counter("fathom_failed_steps_total", "Steps of either engine that failed", s.failed_steps);
   out.counter("fathom_retractions_total", "Running requests put back because KV blocks ran out", s.retractions);
   out.counter("fathom_kv_evicted_blocks_total", "Cached KV blocks dropped to make room", s.evicted_blocks);
   out.counter("fathom_handovers_total", "Hand-overs from prefill to decode", s.handovers);
