@@ -67,6 +67,11 @@ PlacementSnapshot PlacementTable::snapshot() const {
   return layers_;
 }
 
+void PlacementTable::update(PlacementSnapshot& snapshot) const {
+  std::lock_guard lock(mu_);
+  snapshot = layers_;
+}
+
 Status PlacementTable::replace_layer(int layer, std::vector<int32_t> slot_experts) {
   CHECK(layer >= 0 && layer < shape_.num_layers);
   if (static_cast<int>(slot_experts.size()) != shape_.num_slots()) {

@@ -71,6 +71,8 @@ class PlacementTable {
 
   const PlacementShape& shape() const { return shape_; }
   PlacementSnapshot snapshot() const;
+  // The same into a snapshot of before, whose memory is used again.
+  void update(PlacementSnapshot& snapshot) const;
 
   // Replaces one layer; steps that start later see it. slot_experts: [slots], as rebalance_experts gives a
   // layer of phy2log. The new version number is one more than the layer's last.

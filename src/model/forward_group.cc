@@ -49,7 +49,7 @@ class InprocForwardGroup final : public ForwardGroup {
     RETURN_IF_ERROR(check_batches(ranks));
     stop_.store(false, std::memory_order_relaxed);
     batches_ = ranks;
-    snapshot_ = placement_.snapshot();
+    placement_.update(snapshot_);
     choose_overlap();
     assign_logits();
     // Ranks wait for one another, and as many threads as ranks take one each.

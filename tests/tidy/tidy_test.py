@@ -18,7 +18,6 @@ BACK_END_FILES = {
     "tensor/safetensors_writer.cc": "writes converted checkpoints",
     "text/text_assets.cc": "reads tokenizer files",
     "model/convert.cc": "makes the folder of a converted checkpoint",
-    "model/forward_group.cc": "a thread for each rank of an EP group",
 }
 FREE_FOLDERS = {"base", "serve", "cli"}
 FORBIDDEN = {
