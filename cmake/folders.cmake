@@ -48,7 +48,7 @@ function(fathom_folder name)
     target_link_libraries(${lib} INTERFACE ${ARGN} fmt::fmt Threads::Threads)
   endif()
 
-  if(tests AND NOT FATHOM_FUZZ)
+  if(tests AND TARGET rapidcheck AND NOT FATHOM_FUZZ)
     add_executable(test_${name} ${tests})
     target_link_libraries(test_${name} PRIVATE ${lib} GTest::gtest GTest::gtest_main rapidcheck)
     target_compile_definitions(test_${name} PRIVATE FATHOM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
