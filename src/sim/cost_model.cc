@@ -12,6 +12,8 @@ constexpr double kMicro = 1e6;  // seconds to microseconds
 constexpr double kTera = 1e12;
 constexpr double kGiga = 1e9;
 constexpr double kBf16Bytes = 2;
+constexpr double kV3Vocab = 129280, kV3Hidden = 7168;  // what a profile's heads_ms was taken on
+constexpr double kAllActiveCopies = 30;  // tokens per expert slot above which every slot has work
 
 // Peers inside the node need no RDMA: the share of an all-to-all that leaves it.
 double remote_share(double ep) { return std::max(0.0, 1 - 8 / ep); }
@@ -20,6 +22,16 @@ double narrow_n(const ModelShape& m) { return m.q_lora_rank + m.latent_dim(); }
 double q_dim(const ModelShape& m) { return m.heads * (m.qk_nope_head_dim + m.qk_rope_head_dim); }
 double kv_b_dim(const ModelShape& m) { return m.heads * (m.qk_nope_head_dim + m.v_head_dim); }
 double o_dim(const ModelShape& m) { return m.heads * m.v_head_dim; }
+
+// The query projection: from the low-rank query, or straight from the hidden state where a model has none.
+double q_in(const ModelShape& m) { return m.q_lora_rank > 0 ? m.q_lora_rank : m.hidden; }
+
+// Of `slots` expert slots of a rank that gets `copies` (token, expert) pairs, how many have any work.
+double active_slots(double slots, double copies) {
+  if (copies > kAllActiveCopies * slots) return slots;
+  if (slots <= 1) return std::min(slots, copies);
+  return std::max(1.0, slots * (1 - det_pow(1 - 1 / slots, copies)));
+}
 
 // Gate and up in one product, then down.
 double ffn_us(const HardwareProfile& hw, const ModelShape& m, double tokens, double width, double groups,
@@ -72,15 +84,15 @@ DecodeStages decode_stages(const HardwareProfile& hw, const ModelShape& model, c
   const double kv_tokens = load.kv_tokens_max * share;
   DecodeStages s;
   s.attn0 = gemm_us(hw, {tokens, narrow_n(model), model.hidden, 1, 1, hw.gemm_narrow_efficiency_decode}) +
-            gemm_us(hw, {tokens, q_dim(model), model.q_lora_rank}) +
+            gemm_us(hw, {tokens, q_dim(model), q_in(model)}) +
             bmm_us(hw, model.heads, tokens, model.qk_nope_head_dim, model.kv_lora_rank) + hw.attn0_us;
   s.attn1 = mla_decode_us(hw, model, unit.tokens_per_request, kv_tokens) +
             bmm_us(hw, model.heads, tokens, model.kv_lora_rank, model.v_head_dim) +
             gemm_us(hw, {tokens, model.hidden, o_dim(model)}) + hw.attn1_us;
   s.shared = ffn_us(hw, model, tokens, model.moe_intermediate * model.shared_experts, 1, 1) + hw.shared_us;
-  const double groups = unit.slots / unit.ep;
-  const double per_slot =
-      model.experts_per_token * tokens_mean * unit.ep / unit.slots * unit.expert_imbalance;
+  const double copies = model.experts_per_token * tokens_mean;
+  const double groups = active_slots(unit.slots / unit.ep, copies);
+  const double per_slot = copies / groups * unit.expert_imbalance;
   s.mlp =
       ffn_us(hw, model, per_slot, model.moe_intermediate, groups, 1) / hw.gemm_expert_efficiency + hw.mlp_us;
   s.dispatch = dispatch_us(hw, model, tokens_mean * unit.expert_imbalance, unit.ep);
@@ -99,16 +111,20 @@ double sequential_layer_us(const DecodeStages& s) {
   return s.attn0 + s.attn1 + s.shared + s.mlp + s.dispatch + s.combine;
 }
 
-double decode_step_us(const HardwareProfile& hw, const DecodeUnitShape& unit, double layer_us) {
-  const double layers = hw.step_layers + (unit.mtp ? hw.step_mtp_layers : 0);
-  const double heads_us = hw.step_heads_ms * 1e3 * (unit.mtp ? 2 : 1);
+double decode_step_us(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
+                      double layer_us) {
+  const double dense = model.dense_layers;
+  const double layers =
+      model.layers - dense + dense * hw.step_dense_layer_share + (unit.mtp ? model.mtp_layers : 0);
+  const double head_size = model.vocab * model.hidden / (kV3Vocab * kV3Hidden);
+  const double heads_us = hw.step_heads_ms * 1e3 * head_size * (unit.mtp ? 1 + model.mtp_layers : 1);
   return hw.decode_phi * (layers * layer_us + heads_us + hw.step_host_ms * 1e3);
 }
 
 double decode_step_us(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
                       const DecodeLoad& load, bool overlap) {
   const DecodeStages stages = decode_stages(hw, model, unit, load, overlap);
-  return decode_step_us(hw, unit, overlap ? overlapped_layer_us(stages) : sequential_layer_us(stages));
+  return decode_step_us(hw, model, unit, overlap ? overlapped_layer_us(stages) : sequential_layer_us(stages));
 }
 
 double prefill_compute_us(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit,
@@ -120,7 +136,7 @@ double prefill_compute_us(const HardwareProfile& hw, const ModelShape& model, co
   const double per_slot = model.experts_per_token * t * unit.ep / unit.slots * unit.expert_imbalance;
   const double projections =
       gemm_us(hw, {t, narrow_n(model), model.hidden, 1, sm, hw.gemm_narrow_efficiency_prefill}) +
-      gemm_us(hw, {t, q_dim(model), model.q_lora_rank, 1, sm}) +
+      gemm_us(hw, {t, q_dim(model), q_in(model), 1, sm}) +
       gemm_us(hw, {with_cached, kv_b_dim(model), model.kv_lora_rank, 1, sm}) +
       gemm_us(hw, {t, model.hidden, o_dim(model), 1, sm});
   const double experts = ffn_us(hw, model, per_slot, model.moe_intermediate, groups, sm) +
@@ -147,19 +163,18 @@ double prefill_layer_us(const HardwareProfile& hw, const ModelShape& model, cons
          std::max(prefill_compute_us(hw, model, unit, load), prefill_all_to_all_us(hw, load.tokens));
 }
 
-PrefillCost fit_prefill_cost(const HardwareProfile& hw, const ModelShape& model,
-                             const PrefillUnitShape& unit) {
+LayerCost fit_prefill_cost(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit) {
   const double low = prefill_compute_us(hw, model, unit, {8192, 0});
   const double high = prefill_compute_us(hw, model, unit, {16384, 0});
   const double pairs = 1e8;
-  PrefillCost cost;
+  LayerCost cost;
   cost.a_us_per_token = (high - low) / 8192;
   cost.c0_us = low - (high - low);
   cost.b_us_per_pair = (prefill_compute_us(hw, model, unit, {16384, pairs}) - high) / pairs;
   return cost;
 }
 
-double prefill_forward_us(const HardwareProfile& hw, const ModelShape& model, const PrefillCost& cost,
+double prefill_forward_us(const HardwareProfile& hw, const ModelShape& model, const LayerCost& cost,
                           double rank_us_max) {
   return hw.prefill_phi *
          (model.layers * (cost.c0_us + rank_us_max) * hw.prefill_bubble + hw.prefill_host_ms * 1e3);

@@ -54,7 +54,8 @@ DecodeStages decode_stages(const HardwareProfile& hw, const ModelShape& model, c
 double overlapped_layer_us(const DecodeStages& s);
 double sequential_layer_us(const DecodeStages& s);
 // A whole step: layers, MTP layer, output heads, host gap, times decode_phi.
-double decode_step_us(const HardwareProfile& hw, const DecodeUnitShape& unit, double layer_us);
+double decode_step_us(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
+                      double layer_us);
 double decode_step_us(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
                       const DecodeLoad& load, bool overlap = true);
 
@@ -81,16 +82,15 @@ double prefill_layer_us(const HardwareProfile& hw, const ModelShape& model, cons
 
 // The layer's compute time is linear in tokens and pairs to well under 1 %: c0 + a*tokens + b*pairs.
 // Balancers and the request-level simulation use this form.
-struct PrefillCost {
+struct LayerCost {
   double c0_us = 0, a_us_per_token = 0, b_us_per_pair = 0;
   double rank_us(double tokens, double pairs) const {
     return a_us_per_token * tokens + b_us_per_pair * pairs;
   }
 };
-PrefillCost fit_prefill_cost(const HardwareProfile& hw, const ModelShape& model,
-                             const PrefillUnitShape& unit);
+LayerCost fit_prefill_cost(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit);
 // A forward of all layers whose slowest rank needs rank_us_max (rank_us of its share).
-double prefill_forward_us(const HardwareProfile& hw, const ModelShape& model, const PrefillCost& cost,
+double prefill_forward_us(const HardwareProfile& hw, const ModelShape& model, const LayerCost& cost,
                           double rank_us_max);
 
 // KV tokens that fit on one rank beside weights and reserve.

@@ -115,7 +115,7 @@ TEST(CostModel, PrefillProfileAndLinearForm) {
   EXPECT_GT(prefill_compute_us(hw, kV3, {}, load), prefill_all_to_all_us(hw, load.tokens));
 
   const PrefillUnitShape production{32, 288, 1.08, 1.29};
-  const PrefillCost cost = fit_prefill_cost(hw, kV3, production);
+  const LayerCost cost = fit_prefill_cost(hw, kV3, production);
   std::printf("prefill cost: c0 %.1f us, a %.4f us/token, b %.4e us/pair\n", cost.c0_us, cost.a_us_per_token,
               cost.b_us_per_pair);
   EXPECT_LE(std::abs(percent(cost.c0_us, 72.8)), 2);

@@ -29,7 +29,7 @@ struct HardwareProfile {
   // [decode_overhead]
   double attn0_us, attn1_us, shared_us, mlp_us;
   // [decode_step]
-  double step_layers, step_mtp_layers, step_heads_ms, step_host_ms;
+  double step_dense_layer_share, step_heads_ms, step_host_ms;
   // [decode_all_to_all]
   double dispatch_latency_us, dispatch_bytes, dispatch_gb_per_s;
   double combine_latency_us, combine_bytes, combine_gb_per_s;

@@ -1,0 +1,28 @@
+// Rows of a comma-separated file without quoting, with the line number of each, and numbers read with an
+// error that names file, line and field.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace fathom::sim {
+
+struct CsvRow {
+  int line = 0;  // from 1
+  std::vector<std::string_view> fields;
+};
+
+// Lines that are empty or start with '#' are left out. Fields are views into `text`.
+std::vector<CsvRow> csv_rows(std::string_view text);
+
+// field_idx must exist and be a whole decimal number in [min, max].
+Result<double> csv_number(const std::string& file, const CsvRow& row, size_t field_idx, std::string_view name,
+                          double min, double max);
+Result<int64_t> csv_integer(const std::string& file, const CsvRow& row, size_t field_idx,
+                            std::string_view name, int64_t min, int64_t max);
+
+}  // namespace fathom::sim

@@ -1,0 +1,31 @@
+// The published day's result as figures, charts and tables.
+#pragma once
+
+#include "sim/fleet_sim.h"
+#include "sim/report.h"
+
+namespace fathom::sim {
+
+struct DayRun {
+  FleetOptions options;
+  std::string prefill_policy = "fathom";
+  bool autoscaled = false;
+  double clairvoyant_node_hours = 0;  // with autoscaled: the bound beside it
+  std::vector<std::string> scale_log;
+};
+
+// R1's prices of the published income, USD per million tokens.
+struct TokenPrices {
+  double hit = 0.14, miss = 0.55, output = 2.19;
+};
+
+Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayFiles& day, const DayRun& run,
+                  const FleetResult& result, const TokenPrices& prices = {});
+
+// Adds mean, least and most of the main figures over several seeds.
+void add_seed_spread(Report& report, const std::vector<Report>& runs);
+
+// The five stages of one decode layer of both micro-batches at a given load.
+Timeline decode_layer_timeline(const DecodeStages& stages);
+
+}  // namespace fathom::sim

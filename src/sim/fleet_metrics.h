@@ -1,0 +1,67 @@
+// What a simulated fleet measures: totals, one cell per twelfth of an hour, histograms of what users feel.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "sim/decode_unit.h"
+#include "sim/histogram.h"
+#include "sim/prefill_unit.h"
+
+namespace fathom::sim {
+
+inline constexpr int kCellsPerHour = 12;
+
+// Sums over a stretch of time; add() merges two stretches.
+struct FleetCell {
+  double seconds = 0;
+  // Prompts whose prefill finished, and output tokens of finished requests.
+  int64_t requests = 0, input_tokens = 0, cached_tokens = 0;
+  int64_t finished_requests = 0, finished_output_tokens = 0;
+  int64_t arrived_requests = 0, arrived_computed_tokens = 0;
+  int64_t good_requests = 0, good_output_tokens = 0;  // within both service-level objectives
+  // Decode steps. Token sums are of generated tokens (count x 1.85 a step).
+  int64_t steps = 0, rank_steps = 0;
+  double step_seconds = 0;
+  double tokens = 0, tokens_x_speed = 0, tokens_x_kv = 0;
+  double live_x_seconds = 0;  // requests in decode, times step time
+  double unit_seconds_in_step = 0;
+  // Over steps with more than 30 live requests per rank: largest over mean.
+  int64_t balanced_steps = 0;
+  double kv_ratio_sum = 0, requests_ratio_sum = 0;
+  double kv_milli_max = 0;              // fullest rank seen
+  double exposed_us = 0, layer_us = 0;  // per layer, summed over steps: waiting for communication
+  int64_t retractions = 0, admission_waits = 0;
+  double admission_wait_s = 0;
+  // Prefill forwards.
+  int64_t forwards = 0, saturated_forwards = 0;
+  double forward_seconds = 0, efficiency_sum = 0;  // efficiency: mean over max cost, saturated forwards only
+  double token_ratio_sum = 0;
+  int64_t computed_tokens = 0;
+  // Nodes in the schedule, and nodes that drain, times seconds.
+  double decode_node_seconds = 0, prefill_node_seconds = 0;
+  double decode_drain_node_seconds = 0, prefill_drain_node_seconds = 0;
+
+  LogHistogram ttft_ms;
+  LogHistogram speed_milli;  // tokens/s of a whole request, in thousandths
+  LogHistogram queue_ms;     // arrival to start of prefill's last forward
+
+  void merge(const FleetCell& other);
+};
+
+// At the end of a simulated hour: is anything stuck?
+struct HourEnd {
+  double oldest_prefill_s = 0;  // age of the oldest prompt that waits for prefill
+  double oldest_decode_s = 0;   // age of the oldest request that waits for admission to decode
+  double forward_s = 0;         // the longest prefill forward running
+};
+
+struct FleetMetrics {
+  std::vector<FleetCell> cells;  // hour-major
+  std::vector<HourEnd> hour_ends;
+  FleetCell total() const;
+  FleetCell hour(int hour) const;
+};
+
+}  // namespace fathom::sim

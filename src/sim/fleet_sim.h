@@ -1,0 +1,73 @@
+// The published day, request by request: arrivals, prefill units, hand-over, decode units, on one virtual
+// clock. docs/simulator.md says what is modelled and what is left out.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "sim/day_files.h"
+#include "sim/decode_placement.h"
+#include "sim/fleet_metrics.h"
+#include "sim/lengths.h"
+#include "sim/profile.h"
+
+namespace fathom::sim {
+
+struct FleetShape {
+  int decode_ranks = 144, decode_nodes = 18, decode_slots = 288;
+  int prefill_ranks = 32, prefill_nodes = 4, prefill_slots = 288;
+};
+
+// What fleet to run next, asked every scale_interval_s of simulated time.
+struct ScaleInput {
+  double day_second = 0;
+  UnitCounts draining;
+  // Over the last interval: prompt tokens that arrived and are in no cache, and output tokens they will want
+  // (arrivals times the mean length of what has finished).
+  double arrived_computed_tokens_per_s = 0;
+  double arrived_output_tokens_per_s = 0;
+};
+struct ScaleOutput {
+  UnitCounts serving;
+  UnitCounts held;  // serving and starting: what is paid for
+};
+using ScaleFunction = std::function<ScaleOutput(const ScaleInput&)>;
+
+struct FleetOptions {
+  DecodePolicy decode_policy = DecodePolicy::kKvCapped;
+  double report_delay_ms = 50;
+  double fraction = 1;  // the first part of each hour that is simulated
+  uint64_t seed = 1;
+  double requests_per_day = 168e6;  // published: 168e9 output tokens, at 1,000 each
+  LengthOptions lengths;
+  double mtp_acceptance = 0.85;            // V3 report: 85-90 %
+  double decode_expert_imbalance = 1.20;   // f_ep: Monte Carlo of the published placement, stale statistics
+  double prefill_expert_imbalance = 1.08;  // f_ep
+  double cached_per_computed = 1.29;       // production's hit rate, as up-projection work
+  bool kv_limit = true;                    // admission by KV; off only to compare with models that have none
+  bool perfect_decode_balance =
+      false;               // steps as if KV and requests were spread evenly: the balancers' bound
+  double slo_ttft_s = 10;  // objectives, for attainment and goodput
+  double slo_tokens_per_s_per_user = 15;
+  FleetShape shape;
+  ScaleFunction scale;         // empty: the day's schedule
+  UnitCounts scale_units_max;  // with `scale`: what it may ask for
+  double scale_interval_s = 60;
+};
+
+struct FleetResult {
+  FleetMetrics metrics;
+  double kv_room_tokens = 0;
+  int64_t unfinished_requests = 0;         // still in the system at the end
+  int64_t kv_over_room_steps = 0;          // must stay 0
+  std::vector<DaySchedule::Change> units;  // what ran when, in day seconds
+};
+
+// Called now and then with the share done; may be empty.
+using Progress = std::function<void(double done)>;
+
+FleetResult run_day(const HardwareProfile& hw, const ModelShape& model, const DayFiles& day,
+                    const FleetOptions& options, const Progress& progress);
+
+}  // namespace fathom::sim

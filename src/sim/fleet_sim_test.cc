@@ -1,0 +1,180 @@
+// The published day and the traps of simulating it.
+#include "sim/fleet_sim.h"
+
+#include <gtest/gtest.h>
+
+#include "sim/day_report.h"
+#include "sim/test_profile.h"
+
+namespace fathom::sim {
+namespace {
+
+DayFiles published_day() {
+  return parse_day_files("day_load.csv", read_file_for_test(source_path("data/day_load.csv")).value(),
+                         "day_schedule.csv", read_file_for_test(source_path("data/day_schedule.csv")).value())
+      .value();
+}
+
+// One decode unit and its prefill at the day's busiest rate, for 24 parts of an hour without a pause.
+DayFiles steady_day() {
+  std::array<double, 24> flat;
+  flat.fill(1);
+  return {DayLoad(flat), DaySchedule({{0, 18 + 16, {1, 4}}}), 0, 0};
+}
+
+FleetOptions steady_options() {
+  FleetOptions options;
+  options.fraction = 0.02;
+  options.requests_per_day = 168e6 * 0.0553 * 24 / 9;
+  options.kv_limit = false;
+  return options;
+}
+
+FleetCell run_steady(FleetOptions options) {
+  const FleetResult result = run_day(test_profile("h800-day"), ModelShape{}, steady_day(), options, {});
+  FleetCell warm;  // the first third is the ramp
+  for (int h = 8; h < 24; ++h) warm.merge(result.metrics.hour(h));
+  return warm;
+}
+
+double speed(const FleetCell& c) { return c.tokens_x_speed / c.tokens; }
+double kv_ratio(const FleetCell& c) { return c.kv_ratio_sum / static_cast<double>(c.balanced_steps); }
+double requests_ratio(const FleetCell& c) {
+  return c.requests_ratio_sum / static_cast<double>(c.balanced_steps);
+}
+
+TEST(PublishedDay, ATenthOfEachHour) {
+  const HardwareProfile hw = test_profile("h800-day");
+  const DayFiles day = published_day();
+  DayRun run;
+  run.options.fraction = 0.1;
+  const FleetResult result = run_day(hw, ModelShape{}, day, run.options, {});
+  const Report report = day_report(hw, ModelShape{}, day, run, result);
+  const auto value = [&](const char* name) { return report.find(name)->value; };
+  for (const char* name :
+       {"nodes_mean", "decode_tokens_per_s_per_user", "kv_tokens_per_output_token", "ttft_s_p50",
+        "ttft_s_p99", "kv_max_over_mean", "decode_admission_waits", "retractions"}) {
+    std::printf("%-36s %s\n", name, pretty_number(value(name)).c_str());
+  }
+  EXPECT_DOUBLE_EQ(value("nodes_mean"), 226.75);
+  EXPECT_DOUBLE_EQ(value("node_hours"), 5442);
+  EXPECT_DOUBLE_EQ(value("cost_usd"), 87072);
+  EXPECT_DOUBLE_EQ(value("decode_nodes_mean"), 131.25);
+  EXPECT_DOUBLE_EQ(value("prefill_nodes_mean"), 95.5);
+  EXPECT_GE(value("decode_tokens_per_s_per_user"), 20);
+  EXPECT_LE(value("decode_tokens_per_s_per_user"), 22);
+  EXPECT_NEAR(value("kv_tokens_per_output_token"), 4989, 4989 * 0.015);
+  EXPECT_NEAR(value("hit_share"), 0.563, 0.003);
+  EXPECT_LE(value("hour_end_oldest_wait_forwards_max"), 2);
+  EXPECT_EQ(value("kv_over_room_steps"), 0);
+  EXPECT_LE(value("kv_use_share_max"), 1);
+  EXPECT_GE(value("prefill_efficiency_saturated"), 0.95);
+  EXPECT_NEAR(value("theoretical_income_usd"), 562027, 562027 * 0.03);
+}
+
+TEST(PublishedDay, SameSeedSameBytesOtherSeedOtherBytes) {
+  const HardwareProfile hw = test_profile("h800-day");
+  const auto bytes = [&](uint64_t seed) {
+    DayRun run;
+    run.options = steady_options();
+    run.options.fraction = 0.002;
+    run.options.seed = seed;
+    const FleetResult result = run_day(hw, ModelShape{}, steady_day(), run.options, {});
+    const Report report = day_report(hw, ModelShape{}, steady_day(), run, result);
+    return summary_json(report) + report_html(report) + report.csv_files[0].text;
+  };
+  const std::string first = bytes(1);
+  EXPECT_EQ(first, bytes(1));
+  EXPECT_NE(first, bytes(2));
+  EXPECT_NE(first.find(hw.hash), std::string::npos);
+}
+
+TEST(Balancing, PoliciesOrderAsMeasured) {
+  const auto run = [](DecodePolicy policy) {
+    FleetOptions options = steady_options();
+    options.decode_policy = policy;
+    const FleetCell cell = run_steady(options);
+    std::printf("%-16s KV max/mean %.3f  requests max/mean %.3f  %.2f tok/s\n",
+                std::string(decode_policy_name(policy)).c_str(), kv_ratio(cell), requests_ratio(cell),
+                speed(cell));
+    return cell;
+  };
+  const FleetCell random = run(DecodePolicy::kRandom);
+  const FleetCell in_turn = run(DecodePolicy::kRoundRobin);
+  const FleetCell fewest = run(DecodePolicy::kLeastRequests);
+  const FleetCell p2c = run(DecodePolicy::kP2cKv);
+  const FleetCell capped = run(DecodePolicy::kKvCapped);
+  EXPECT_LT(speed(random), speed(in_turn) * 1.02);
+  EXPECT_LT(speed(in_turn), speed(fewest));
+  EXPECT_LT(speed(fewest), speed(p2c));
+  EXPECT_LE(speed(p2c), speed(capped) * 1.02);
+  EXPECT_GT(kv_ratio(random), kv_ratio(fewest));
+  EXPECT_GT(kv_ratio(fewest), kv_ratio(capped) + 0.1);
+  EXPECT_GT(requests_ratio(p2c), requests_ratio(capped));
+  FleetOptions perfect = steady_options();
+  perfect.perfect_decode_balance = true;
+  EXPECT_GT(speed(run_steady(perfect)), speed(capped));
+}
+
+// Trap: time slots. A step ends where it ends, so a busy unit's steps fill its time without a gap.
+TEST(Traps, StepsAreNotRoundedToSlots) {
+  const FleetCell cell = run_steady(steady_options());
+  EXPECT_NEAR(cell.step_seconds / cell.seconds, 1, 0.001);
+}
+
+// Trap: a leak of KV at release shows only as KV per output token drifting up over hours.
+TEST(Traps, KvPerOutputTokenDoesNotDrift) {
+  const FleetResult result =
+      run_day(test_profile("h800-day"), ModelShape{}, steady_day(), steady_options(), {});
+  FleetCell middle, late;
+  for (int h = 8; h < 16; ++h) middle.merge(result.metrics.hour(h));
+  for (int h = 16; h < 24; ++h) late.merge(result.metrics.hour(h));
+  EXPECT_NEAR(late.tokens_x_kv / late.tokens, middle.tokens_x_kv / middle.tokens, 60);
+}
+
+TEST(Day, StaleReportsCostLittleBecauseDispatchesCountAtOnce) {
+  FleetOptions options = steady_options();
+  const double fresh = speed(run_steady(options));
+  options.report_delay_ms = 1000;
+  EXPECT_GT(speed(run_steady(options)), fresh * 0.97);
+}
+
+TEST(DayFiles, ScheduleIntegralsAreExact) {
+  const DayFiles day = published_day();
+  EXPECT_DOUBLE_EQ(day.schedule.node_hours(), 5442);
+  EXPECT_DOUBLE_EQ(day.schedule.decode_units_mean() * 18, 131.25);
+  EXPECT_DOUBLE_EQ(day.schedule.prefill_units_mean() * 4, 95.5);
+  EXPECT_NEAR(day.published_income_usd, 562027, 50);
+  EXPECT_EQ(day.schedule.units_at(0), (UnitCounts{9, 29}));
+  EXPECT_EQ(day.schedule.units_at(15.5 * 3600), (UnitCounts{2, 8}));
+}
+
+TEST(DayFiles, LoadKeepsEachHoursMeanAndIsContinuous) {
+  const DayLoad load = published_day().load;
+  double day_sum = 0;
+  for (int hour = 0; hour < 24; ++hour) {
+    double sum = 0;
+    for (int s = 0; s < 3600; ++s) sum += load.share_per_s(hour * 3600 + s + 0.5);
+    EXPECT_NEAR(sum, load.hour_share(hour), 1e-9) << hour;
+    EXPECT_NEAR(load.share_per_s(hour * 3600 + 1e-6),
+                load.share_per_s((hour + 24) % 24 * 3600 - (hour ? 1e-6 : -1e-6)), 1e-9);
+    day_sum += sum;
+  }
+  EXPECT_NEAR(day_sum, 1, 1e-9);
+}
+
+TEST(DayFiles, BadInputNamesFileLineAndField) {
+  const std::string load = read_file_for_test(source_path("data/day_load.csv")).value();
+  const std::string schedule = read_file_for_test(source_path("data/day_schedule.csv")).value();
+  const auto error = [&](const std::string& l, const std::string& s) {
+    return parse_day_files("l.csv", l, "s.csv", s).status().message();
+  };
+  EXPECT_EQ(error("# x\n12.00,abc,1\n", schedule), "l.csv:2: income_usd: \"abc\" is not a number");
+  EXPECT_EQ(error("12,1,1\n13,1,1\n", schedule), "l.csv:3: hour_utc8: 2 of 24 hours");
+  EXPECT_EQ(error(load, "12:00,278,9\n"), "s.csv:1: prefill_units: missing");
+  EXPECT_EQ(error(load, "12:60,278,9,29\n"), "s.csv:1: from: \"12:60\" is not a time HH:MM");
+  EXPECT_EQ(error(load, "12:00,278,9,29\n11:00,1,0,1\n"), "s.csv:2: decode_units: 0 is outside 1..10000");
+}
+
+}  // namespace
+}  // namespace fathom::sim

@@ -1,0 +1,56 @@
+#include "sim/overlap_times.h"
+
+#include <array>
+
+namespace fathom::sim {
+namespace {
+
+constexpr int kLayers = 8;  // enough for the steady state
+
+}  // namespace
+
+OverlapStageTimes overlap_times(const DecodeStages& s) {
+  OverlapStageTimes times;
+  times.attn0_us = s.attn0;
+  times.attn1_us = s.attn1;
+  times.shared_us = s.shared;
+  times.dispatch_us = s.dispatch;
+  times.dispatch_send_us = s.dispatch_sm;
+  times.mlp_us = s.mlp;
+  times.combine_us = s.combine;
+  times.combine_send_us = s.combine_sm;
+  return times;
+}
+
+double evaluated_layer_us(const DecodeStages& stages) {
+  const OverlapStageTimes times = overlap_times(stages);
+  const std::array<OverlapStageTimes, 2> both = {times, times};
+  return evaluate_overlap(decode_table(), both, kLayers).layer_us;
+}
+
+OverlapStageTimes prefill_overlap_times(const HardwareProfile& hw, const ModelShape& model,
+                                        const PrefillUnitShape& unit, const PrefillLoad& rank_load) {
+  const PrefillLoad half{rank_load.tokens / 2, rank_load.attended_pairs / 2};
+  const double all_us = prefill_compute_us(hw, model, unit, half);
+  const double sm = hw.prefill_sm_share * hw.prefill_in_situ;
+  const double per_slot =
+      model.experts_per_token * half.tokens * unit.ep / unit.slots * unit.expert_imbalance;
+  const double width = model.moe_intermediate;
+  const auto ffn = [&](double tokens, double groups, double ffn_width) {
+    return gemm_us(hw, {tokens, 2 * ffn_width, model.hidden, groups, sm}) +
+           gemm_us(hw, {tokens, model.hidden, ffn_width, groups, sm});
+  };
+  OverlapStageTimes times;
+  times.mlp_us = ffn(per_slot, unit.slots / unit.ep, width);
+  times.shared_us = ffn(half.tokens, 1, width * model.shared_experts);
+  times.attn0_us = 0;  // prefill's attention is one stage
+  times.attn1_us = all_us - times.mlp_us - times.shared_us;
+  const double wire_us = prefill_all_to_all_us(hw, half.tokens);
+  const double dispatch_share = hw.dispatch_bytes / hw.prefill_dispatch_gb_per_s;
+  const double combine_share = hw.combine_bytes / hw.prefill_combine_gb_per_s;
+  times.dispatch_us = wire_us * dispatch_share / (dispatch_share + combine_share);
+  times.combine_us = wire_us - times.dispatch_us;
+  return times;
+}
+
+}  // namespace fathom::sim
