@@ -1,0 +1,410 @@
+#include "sim/block_fleet.h"
+
+#include <algorithm>
+
+#include "sim/block_fleet_impl.h"
+
+namespace fathom::sim {
+
+BlockFleet::BlockFleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
+                       const BlockFleetOptions& options)
+    : hw_(hw), model_(model), trace_(trace), options_(options), rng_(options.seed) {
+  const PrefillUnitShape prefill{static_cast<double>(options.prefill_ranks),
+                                 static_cast<double>(options.expert_slots), options.expert_imbalance, 0.5};
+  sim_cost_ = fit_prefill_cost(hw, model, prefill);
+  cost_.ns_per_token = sim_cost_.a_us_per_token * 1e3;
+  cost_.ns_per_pair = sim_cost_.b_us_per_pair * 1e3;
+  decode_shape_ = {static_cast<double>(options.decode_ranks), static_cast<double>(options.expert_slots),
+                   options.mtp_acceptance > 0 ? 2.0 : 1.0, options.expert_imbalance,
+                   options.mtp_acceptance > 0};
+  make_units();
+  make_balancers();
+}
+
+BlockFleetResult BlockFleet::run() {
+  for (size_t i = 0; i < trace_.requests.size(); ++i) {
+    const auto at =
+        static_cast<int64_t>(static_cast<double>(trace_.requests[i].arrival_us) * 1e3 / options_.rate_scale);
+    events_.at(at, [this, i] { arrive(i); });
+    healed_ns_ = std::max(healed_ns_, at);
+  }
+  for (const Fault& fault : options_.faults) schedule(fault);
+  const int64_t limit = healed_ns_ + seconds_ns(options_.deadline_s * 2 + 60);
+  while (!events_.empty() && events_.next_ns() <= limit) {
+    now_ = events_.next_ns();
+    events_.pop()();
+  }
+  check_end();
+  finish_metrics();
+  return std::move(result_);
+}
+
+void BlockFleet::violation(std::string text) {
+  if (result_.violations.size() < kViolationsMax) {
+    result_.violations.push_back(fmt::format("{:.3f} s: {}", static_cast<double>(now_) / 1e9, text));
+  }
+}
+
+int32_t BlockFleet::blocks_of(int32_t asked, int ranks) const {
+  if (asked > 0) return asked;
+  const double slots = static_cast<double>(options_.expert_slots) / ranks;
+  return static_cast<int32_t>(kv_room_tokens(hw_, model_, slots, true) / kBlockTokens);
+}
+
+void BlockFleet::make_units() {
+  const auto make = [&](bool decode, int count, int ranks, int32_t blocks) {
+    for (int u = 0; u < count; ++u) {
+      Unit& unit = units_.emplace_back();
+      unit.decode = decode;
+      unit.idx = u;
+      for (int r = 0; r < ranks; ++r) unit.ranks.emplace_back(blocks, options_.chunk_tokens);
+      unit.slowness.assign(static_cast<size_t>(ranks), 1.0);
+      unit.acks.resize(static_cast<size_t>(decode ? 1 : options_.num_routers));
+      unit.chunks.resize(static_cast<size_t>(ranks));
+    }
+  };
+  make(false, options_.prefill_units, options_.prefill_ranks,
+       blocks_of(options_.prefill_blocks_per_rank, options_.prefill_ranks));
+  make(true, options_.decode_units, options_.decode_ranks,
+       blocks_of(options_.decode_blocks_per_rank, options_.decode_ranks));
+}
+
+void BlockFleet::make_balancers() {
+  const std::vector<int> ranks(static_cast<size_t>(options_.prefill_units), options_.prefill_ranks);
+  for (int i = 0; i < options_.num_routers; ++i) {
+    PrefillRouterOptions router;
+    router.balancer.policy = options_.prefill_policy;
+    router.balancer.cost = cost_;
+    router.balancer.seed = options_.seed;
+    router.balancer.balancer_idx = i;
+    router.balancer.num_balancers = options_.num_routers;
+    routers_.push_back(std::make_unique<PrefillRouter>(router, ranks));
+  }
+  DecodeBalancerOptions decode;
+  decode.policy = options_.decode_policy;
+  decode.seed = options_.seed;
+  decode.admission.capacity_tokens =
+      int64_t{blocks_of(options_.decode_blocks_per_rank, options_.decode_ranks)} * kBlockTokens;
+  decode_balancer_ = std::make_unique<DecodeBalancer>(decode);
+  for (int u = 0; u < options_.decode_units; ++u) decode_balancer_->add_unit(options_.decode_ranks);
+}
+
+Unit& BlockFleet::prefill_unit(int u) { return units_[static_cast<size_t>(u)]; }
+
+Unit& BlockFleet::decode_unit(int u) { return units_[static_cast<size_t>(options_.prefill_units + u)]; }
+
+BlockRank& BlockFleet::rank_of(bool decode, int unit, int rank) {
+  return (decode ? decode_unit(unit) : prefill_unit(unit)).ranks[static_cast<size_t>(rank)];
+}
+
+std::vector<int32_t> BlockFleet::prompt_tokens(const TraceRequest& r, uint64_t unique) const {
+  std::vector<int32_t> tokens(static_cast<size_t>(r.input_tokens));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const size_t block = i / static_cast<size_t>(trace_.block_tokens);
+    const uint64_t id = r.blocks.empty() ? unique << 32 : r.blocks[block];
+    tokens[i] = static_cast<int32_t>(hash_u64(id, i) % kTokenSpace);
+  }
+  return tokens;
+}
+
+void BlockFleet::arrive(size_t trace_idx) {
+  admit(trace_.requests[trace_idx], trace_idx + 1);
+  // A flash crowd brings more of the kind, with prompts of their own.
+  double extra = crowd_ - 1;
+  for (; extra > 0; extra -= 1) {
+    if (extra < 1 && rng_.next_double() >= extra) break;
+    TraceRequest other = trace_.requests[trace_idx];
+    other.blocks.clear();
+    admit(other, trace_.requests.size() + 1 + requests_.size());
+  }
+}
+
+void BlockFleet::admit(const TraceRequest& r, uint64_t unique) {
+  const auto id = static_cast<int>(requests_.size());
+  Request& request = requests_.emplace_back();
+  request.arrival_ns = now_;
+  request.prompt_tokens = r.input_tokens;
+  request.output_tokens = r.output_tokens;
+  KeyChain keys(root_key("simulated", "simulated", ""));
+  keys.extend(prompt_tokens(r, unique));
+  for (int32_t b = 0; b < keys.size(); ++b) {
+    uint64_t hash = 0;
+    for (int byte = 0; byte < 8; ++byte)
+      hash |= uint64_t{keys[b].bytes[static_cast<size_t>(byte)]} << (8 * byte);
+    request.block_hashes.push_back(hash);
+  }
+  request.keys = std::make_shared<const KeyChain>(std::move(keys));
+  ++result_.requests;
+  result_.input_tokens += r.input_tokens;
+  events_.at(now_ + seconds_ns(options_.deadline_s), [this, id] { deadline(id); });
+  route(id);
+}
+
+void BlockFleet::deadline(int id) {
+  Request& request = requests_[static_cast<size_t>(id)];
+  if (request.ended()) return;
+  abort_where_it_runs(id);
+  ++request.epoch;
+  request.phase = Phase::kExpired;
+  ++result_.expired;
+}
+
+void BlockFleet::route(int id) {
+  Request& request = requests_[static_cast<size_t>(id)];
+  if (request.ended()) return;
+  const size_t router_idx = static_cast<size_t>(id) % routers_.size();
+  const int64_t tokens = request.prompt_tokens + request.sent_tokens;
+  const auto placed = routers_[router_idx]->route(tokens, request.block_hashes, 0);
+  if (!placed) {  // no unit accepts: try again until the deadline
+    request.phase = Phase::kUnrouted;
+    events_.at(now_ + kRetryNs, [this, id, epoch = request.epoch] {
+      const Request& r = requests_[static_cast<size_t>(id)];
+      if (r.phase == Phase::kUnrouted && r.epoch == epoch) route(id);
+    });
+    return;
+  }
+  const RankRef to = placed->choice.rank;
+  request.phase = Phase::kPrefill;
+  request.prefill_unit = to.unit;
+  request.prefill_rank = to.rank;
+  request.prefill_since_ns = now_;
+  Unit& unit = prefill_unit(to.unit);
+  if (!unit.alive) return;  // sent into the void; found out when the loss is
+  unit.acks[router_idx].accept(placed->dispatch);
+  auto sequence = std::make_unique<BlockSequence>();
+  sequence->request = id;
+  sequence->epoch = request.epoch;
+  sequence->age = next_age_++;
+  sequence->prompt_tokens = sequence->num_tokens = static_cast<int32_t>(tokens);
+  sequence->left_tokens = request.output_tokens - request.sent_tokens;
+  sequence->keys = request.keys;
+  sequence->prefill_leg = PrefillLeg(request.epoch);
+  unit.ranks[static_cast<size_t>(to.rank)].add(std::move(sequence));
+  wake(unit);
+}
+
+void BlockFleet::replay(int id) {
+  Request& request = requests_[static_cast<size_t>(id)];
+  if (request.ended()) return;
+  ++result_.replays;
+  ++request.epoch;
+  request.decode_unit = request.decode_rank = -1;
+  route(id);
+}
+
+void BlockFleet::abort_where_it_runs(int id) {
+  const Request& request = requests_[static_cast<size_t>(id)];
+  if (request.prefill_unit >= 0) {
+    prefill_event(request.prefill_unit, request.prefill_rank, id, request.epoch, HandoverEvent::kAbort);
+  }
+  if (request.decode_unit >= 0) {
+    decode_event(request.decode_unit, request.decode_rank, id, request.epoch, HandoverEvent::kAbort);
+  }
+}
+
+void BlockFleet::tokens_at_api(int id, uint32_t epoch, int32_t first, int32_t count, int unit, int rank,
+                               bool from_decode) {
+  Request& request = requests_[static_cast<size_t>(id)];
+  if (request.epoch != epoch || request.ended()) {
+    result_.stale_tokens += count;
+    if (from_decode) decode_event(unit, rank, id, epoch, HandoverEvent::kAbort);
+    return;
+  }
+  if (first != request.sent_tokens) {
+    violation(fmt::format("{}: request {} got token {} after {}",
+                          first < request.sent_tokens ? "tokens_once" : "tokens_in_order", id, first,
+                          request.sent_tokens));
+  }
+  if (request.sent_tokens == 0) {
+    result_.ttft_ms.add(static_cast<uint64_t>((now_ - request.arrival_ns) / 1'000'000));
+  } else {
+    result_.gap_ms.add(static_cast<uint64_t>((now_ - request.last_token_ns) / 1'000'000));
+  }
+  request.last_token_ns = now_;
+  request.sent_tokens += count;
+  result_.output_tokens += count;
+  if (from_decode) request.phase = Phase::kDecode;
+  if (request.sent_tokens > request.output_tokens)
+    violation(fmt::format("tokens_once: request {} got too many", id));
+  if (request.sent_tokens >= request.output_tokens) {
+    request.phase = Phase::kFinished;
+    ++result_.finished;
+  }
+}
+
+void BlockFleet::schedule(const Fault& fault) {
+  const int64_t at = seconds_ns(fault.at_s);
+  const int64_t until = at + seconds_ns(fault.for_s);
+  healed_ns_ = std::max(healed_ns_, until);
+  events_.at(at, [this, fault] { begin_fault(fault); });
+  events_.at(until, [this, fault] { end_fault(fault); });
+}
+
+Unit& BlockFleet::unit_of(const Fault& fault) {
+  return fault.decode ? decode_unit(fault.unit) : prefill_unit(fault.unit);
+}
+
+void BlockFleet::begin_fault(const Fault& fault) {
+  switch (fault.kind) {
+    case FaultKind::kUnitLoss:
+      lose(unit_of(fault));
+      break;
+    case FaultKind::kSlowRank:
+      unit_of(fault).slowness[static_cast<size_t>(fault.rank)] = fault.factor;
+      break;
+    case FaultKind::kStaleReports:
+      stale_s_ = fault.factor;
+      break;
+    case FaultKind::kFlashCrowd:
+      crowd_ = fault.factor;
+      break;
+    case FaultKind::kLostRegistry:
+      registry_lost_ = true;
+      break;
+  }
+}
+
+void BlockFleet::end_fault(const Fault& fault) {
+  switch (fault.kind) {
+    case FaultKind::kUnitLoss:
+      come_back(unit_of(fault));
+      break;
+    case FaultKind::kSlowRank:
+      unit_of(fault).slowness[static_cast<size_t>(fault.rank)] = 1;
+      break;
+    case FaultKind::kStaleReports:
+      stale_s_ = 0;
+      break;
+    case FaultKind::kFlashCrowd:
+      crowd_ = 1;
+      break;
+    case FaultKind::kLostRegistry: {
+      registry_lost_ = false;
+      for (Unit& unit : units_) {
+        if (unit.alive) set_accepting(unit, true);
+      }
+      break;
+    }
+  }
+}
+
+void BlockFleet::lose(Unit& unit) {
+  if (!unit.alive) return;
+  unit.alive = false;
+  unit.stepping = false;
+  ++unit.incarnation;
+  for (BlockRank& rank : unit.ranks) rank.clear();
+  for (auto& chunks : unit.chunks) chunks.clear();
+  events_.at(now_ + seconds_ns(options_.detect_s),
+             [this, &unit, incarnation = unit.incarnation] { found_lost(unit, incarnation); });
+}
+
+void BlockFleet::found_lost(Unit& unit, uint64_t incarnation) {
+  if (unit.incarnation == incarnation && !unit.alive) set_accepting(unit, false);
+  for (int id = 0; id < static_cast<int>(requests_.size()); ++id) {
+    Request& request = requests_[static_cast<size_t>(id)];
+    if (request.ended() || request.phase == Phase::kUnrouted) continue;
+    const bool here = unit.decode ? request.decode_unit == unit.idx : request.prefill_unit == unit.idx;
+    if (!here || still_held(unit, request, id)) continue;
+    if (!unit.decode && request.decode_unit >= 0 && held_by_decode(request, id)) continue;
+    abort_where_it_runs(id);
+    replay(id);
+  }
+}
+
+bool BlockFleet::still_held(Unit& unit, const Request& request, int id) {
+  const int rank = unit.decode ? request.decode_rank : request.prefill_rank;
+  return unit.ranks[static_cast<size_t>(rank)].find(id, request.epoch) != nullptr;
+}
+
+bool BlockFleet::held_by_decode(const Request& request, int id) {
+  BlockSequence* s = rank_of(true, request.decode_unit, request.decode_rank).find(id, request.epoch);
+  return s != nullptr && s->stage == SequenceStage::kDecode;
+}
+
+void BlockFleet::come_back(Unit& unit) {
+  if (unit.alive) return;
+  unit.alive = true;
+  ++unit.incarnation;
+  unit.sequence = 0;
+  for (AckTracker& acks : unit.acks) acks = AckTracker();
+  // A new incarnation starts with empty loads; reports of the old one are ignored from here on.
+  if (unit.decode) {
+    report_decode(unit);
+  } else {
+    report_prefill(unit);
+  }
+  if (!registry_lost_) set_accepting(unit, true);
+}
+
+void BlockFleet::set_accepting(Unit& unit, bool accepting) {
+  if (unit.decode) {
+    decode_balancer_->set_accepting(unit.idx, accepting);
+    return;
+  }
+  for (auto& router : routers_) {
+    router->balancer().set_accepting(unit.idx, accepting);
+    if (accepting) continue;
+    for (int r = 0; r < options_.prefill_ranks; ++r)
+      router->index().clear_rank(router->global_rank({unit.idx, r}));
+  }
+}
+
+void BlockFleet::check_rank(const BlockRank& rank) {
+  if (!rank.violation().empty()) violation("no_block_with_two_writers: " + rank.violation());
+  if (!options_.check_books_often) return;
+  const Status status = rank.check();
+  if (!status.ok()) violation("books_balance: " + status.message());
+}
+
+void BlockFleet::check_end() {
+  for (size_t id = 0; id < requests_.size(); ++id) {
+    if (!requests_[id].ended()) violation(fmt::format("answered_by_deadline: request {} never ended", id));
+  }
+  for (const Unit& unit : units_) {
+    for (size_t r = 0; r < unit.ranks.size(); ++r) {
+      const BlockRank& rank = unit.ranks[r];
+      const char* kind = unit.decode ? "decode" : "prefill";
+      if (rank.num_sequences() > 0) {
+        violation(fmt::format("everything_ends: {} unit {} rank {} still holds {} sequences", kind, unit.idx,
+                              r, rank.num_sequences()));
+      }
+      if (rank.references() > 0)
+        violation(fmt::format("nothing_leaks: {} unit {} rank {}", kind, unit.idx, r));
+      const Status status = rank.check();
+      if (!status.ok()) violation("books_balance: " + status.message());
+    }
+  }
+}
+
+void BlockFleet::finish_metrics() {
+  result_.ended_s = static_cast<double>(now_) / 1e9;
+  const auto mean = [](double sum, int64_t count) {
+    return count > 0 ? sum / static_cast<double>(count) : 1;
+  };
+  result_.prefill_tokens_ratio = mean(prefill_tokens_ratio_sum_, busy_forwards_);
+  result_.prefill_cost_ratio = mean(prefill_cost_ratio_sum_, busy_forwards_);
+  result_.decode_kv_ratio = mean(kv_ratio_sum_, busy_steps_);
+  result_.decode_requests_ratio = mean(requests_ratio_sum_, busy_steps_);
+  result_.tokens_per_s_per_user = tokens_ > 0 ? tokens_x_speed_ / tokens_ : 0;
+}
+
+Result<FaultKind> parse_fault_kind(std::string_view name) {
+  constexpr std::pair<std::string_view, FaultKind> kKinds[] = {{"unit-loss", FaultKind::kUnitLoss},
+                                                               {"slow-rank", FaultKind::kSlowRank},
+                                                               {"stale-reports", FaultKind::kStaleReports},
+                                                               {"flash-crowd", FaultKind::kFlashCrowd},
+                                                               {"lost-registry", FaultKind::kLostRegistry}};
+  for (const auto& [text, kind] : kKinds) {
+    if (text == name) return kind;
+  }
+  return invalid_argument(
+      "--fault: \"{}\" is none of unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry", name);
+}
+
+BlockFleetResult run_block_fleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
+                                 const BlockFleetOptions& options) {
+  return BlockFleet(hw, model, trace, options).run();
+}
+
+}  // namespace fathom::sim

@@ -1,0 +1,81 @@
+// A small fleet, exact to the block: prefill and decode units of ranks with the servers' balancers, step
+// plans, KV books and hand-over legs, on virtual time. Replays traces and injects faults under checkers. Only
+// time, network and the forward pass are models.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "balance/decode_balancer.h"
+#include "balance/prefill_balancer.h"
+#include "sim/cost_model.h"
+#include "sim/histogram.h"
+#include "sim/trace.h"
+
+namespace fathom::sim {
+
+enum class FaultKind {
+  kUnitLoss,      // a unit and all it holds is gone; it comes back empty at the end
+  kSlowRank,      // one rank computes `factor` times slower
+  kStaleReports,  // load reports arrive `factor` seconds late
+  kFlashCrowd,    // `factor` times the arrivals
+  kLostRegistry,  // membership changes are not learnt
+};
+Result<FaultKind> parse_fault_kind(std::string_view name);
+
+struct Fault {
+  FaultKind kind = FaultKind::kUnitLoss;
+  double at_s = 0, for_s = 0;
+  bool decode = true;  // which kind of unit
+  int unit = 0, rank = 0;
+  double factor = 2;
+};
+
+struct BlockFleetOptions {
+  int prefill_units = 1, prefill_ranks = 32;
+  int decode_units = 1, decode_ranks = 32;
+  int expert_slots = 288;
+  int32_t prefill_blocks_per_rank = 0;  // 0: what the profile's memory holds
+  int32_t decode_blocks_per_rank = 0;
+  int32_t chunk_tokens = 16384;  // a rank's prefill budget
+  PrefillPolicy prefill_policy = PrefillPolicy::kFathom;
+  DecodePolicy decode_policy = DecodePolicy::kFathom;
+  int num_routers = 1;  // prefill routers side by side, requests in turn
+  double report_delay_ms = 50;
+  double mtp_acceptance = 0.85;
+  double expert_imbalance = 1.15;
+  double deadline_s = 600;
+  double rate_scale = 1;  // arrivals come this much faster than in the trace
+  uint64_t seed = 1;
+  double message_loss = 0;  // of hand-over messages
+  double message_delay_ms_max = 2;
+  double lease_s = 5;
+  double detect_s = 1;  // until a lost unit is known to be lost
+  std::vector<Fault> faults;
+  bool check_books_often = false;
+};
+
+struct BlockFleetResult {
+  int64_t requests = 0, finished = 0, expired = 0;  // expired: told so at their deadline
+  int64_t replays = 0, retractions = 0, refused_offers = 0, stale_tokens = 0;
+  int64_t input_tokens = 0, cached_tokens = 0, output_tokens = 0;
+  double prefill_tokens_ratio = 1,
+         prefill_cost_ratio = 1;  // largest over mean of the ranks, over busy forwards
+  double decode_kv_ratio = 1, decode_requests_ratio = 1;  // over steps with at least one request per rank
+  double tokens_per_s_per_user = 0;                       // token-weighted
+  double ended_s = 0;
+  LogHistogram ttft_ms, gap_ms;         // gap: between tokens of a request, as seen by the api
+  std::vector<std::string> violations;  // of the safety and liveness rules; must be empty
+
+  double hit_share() const {
+    return input_tokens > 0 ? static_cast<double>(cached_tokens) / static_cast<double>(input_tokens) : 0;
+  }
+};
+
+// Checked throughout, by name: tokens_in_order, tokens_once, no_block_with_two_writers, books_balance,
+// answered_by_deadline; and after the faults have healed: everything_ends, nothing_leaks.
+BlockFleetResult run_block_fleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
+                                 const BlockFleetOptions& options);
+
+}  // namespace fathom::sim

@@ -1,0 +1,207 @@
+// The inside of run_block_fleet: events, requests as the api sees them, units, and the functions between
+// them. One class over three files: block_fleet.cc (requests, faults, checks), _units.cc (steps),
+// _handover.cc (the two legs).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include "balance/prefill_router.h"
+#include "sim/block_fleet.h"
+#include "sim/block_rank.h"
+
+namespace fathom::sim {
+
+inline constexpr int64_t kToApiNs = 1'000'000;
+inline constexpr int64_t kRetryNs = 20'000'000;
+inline constexpr size_t kViolationsMax = 20;
+inline constexpr uint64_t kTokenSpace = 1 << 17;
+
+inline int64_t seconds_ns(double s) { return static_cast<int64_t>(s * 1e9 + 0.5); }
+
+// Events in time order; equal times in the order they were made.
+class EventQueue {
+ public:
+  void at(int64_t time_ns, std::function<void()> action) {
+    heap_.push({time_ns, next_++, std::move(action)});
+  }
+  bool empty() const { return heap_.empty(); }
+  int64_t next_ns() const { return heap_.top().time_ns; }
+  std::function<void()> pop() {
+    std::function<void()> action = std::move(const_cast<Event&>(heap_.top()).action);
+    heap_.pop();
+    return action;
+  }
+
+ private:
+  struct Event {
+    int64_t time_ns;
+    uint64_t order;
+    std::function<void()> action;
+    bool operator<(const Event& o) const {
+      return time_ns != o.time_ns ? time_ns > o.time_ns : order > o.order;
+    }
+  };
+  std::priority_queue<Event> heap_;
+  uint64_t next_ = 0;
+};
+
+enum class Phase { kUnrouted, kPrefill, kDecode, kFinished, kExpired };
+
+struct Request {
+  int64_t arrival_ns = 0;
+  int32_t prompt_tokens = 0;
+  int32_t output_tokens = 0;
+  std::shared_ptr<const KeyChain> keys;
+  std::vector<uint64_t> block_hashes;
+  Phase phase = Phase::kUnrouted;
+  uint32_t epoch = 0;
+  int32_t sent_tokens = 0;
+  int64_t last_token_ns = 0;
+  int prefill_unit = -1, prefill_rank = -1, decode_unit = -1, decode_rank = -1;
+  int64_t prefill_since_ns = 0;
+  bool ended() const { return phase == Phase::kFinished || phase == Phase::kExpired; }
+};
+
+struct Unit {
+  bool decode = false;
+  int idx = 0;
+  std::vector<BlockRank> ranks;
+  std::vector<double> slowness;  // per rank
+  bool alive = true;
+  bool stepping = false;
+  uint64_t incarnation = 1;
+  uint64_t sequence = 0;
+  std::vector<AckTracker> acks;                       // per router
+  std::vector<std::vector<BlockRank::Chunk>> chunks;  // per rank, of the running forward
+};
+
+class BlockFleet {
+ public:
+  BlockFleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
+             const BlockFleetOptions& options);
+  BlockFleetResult run();
+
+ private:
+  void violation(std::string text);
+
+  // set-up
+
+  int32_t blocks_of(int32_t asked, int ranks) const;
+  void make_units();
+  void make_balancers();
+  Unit& prefill_unit(int u);
+  Unit& decode_unit(int u);
+  BlockRank& rank_of(bool decode, int unit, int rank);
+
+  // requests
+
+  // Token ids that depend on the trace's blocks only, so that equal blocks give equal keys.
+  std::vector<int32_t> prompt_tokens(const TraceRequest& r, uint64_t unique) const;
+  void arrive(size_t trace_idx);
+  void admit(const TraceRequest& r, uint64_t unique);
+  void deadline(int id);
+  void route(int id);
+  void replay(int id);
+
+  // The api's cancel reaches both sides; whoever no longer has the request ignores it.
+  void abort_where_it_runs(int id);
+
+  // Tokens of one step of one sequence reach the api. `first` is the position of the first of them.
+  void tokens_at_api(int id, uint32_t epoch, int32_t first, int32_t count, int unit, int rank,
+                     bool from_decode);
+
+  // prefill
+
+  void wake(Unit& unit);
+  void begin_forward(Unit& unit);
+  void end_forward(Unit& unit);
+  void prompt_done(Unit& unit, int rank, const BlockRank::Chunk& chunk);
+
+  // A rank tells every router which blocks it holds now; what was expected and is gone is taken back.
+  void note_cached(const Unit& unit, int rank, const Request& request, const BlockSequence& sequence);
+  void report_prefill(Unit& unit);
+  int64_t report_delay_ns() const;
+
+  // hand-over
+
+  void offer(int unit, int rank, int id, uint32_t epoch);
+
+  // What a hand-over message carries beside its kind.
+  struct Offer {
+    int prefill_unit, prefill_rank, decode_unit, decode_rank, request;
+    uint32_t epoch;
+    int32_t prompt_tokens, num_tokens, left_tokens;
+  };
+  Offer offer_of(const BlockSequence& s, bool at_prefill, int unit, int rank) const;
+  void send(bool to_decode, HandoverMessage message, const Offer& offer);
+  void prefill_message(HandoverMessage message, const Offer& offer);
+  void prefill_event(int unit_idx, int rank, int id, uint32_t epoch, HandoverEvent event);
+  void apply_prefill(int unit, int rank, BlockSequence& s, HandoverAction actions);
+  void decode_message(HandoverMessage message, const Offer& offer);
+  void decode_event(int unit_idx, int rank, int id, uint32_t epoch, HandoverEvent event);
+  void apply_decode(int unit, int rank, BlockSequence& s, HandoverAction actions);
+
+  // decode
+
+  struct Stepping {
+    int rank;
+    int request;
+    uint32_t epoch;
+  };
+  void begin_decode_step(Unit& unit);
+  void retract_from_decode(Unit& unit, const Stepping& s);
+  void end_decode_step(Unit& unit, const std::vector<Stepping>& stepping, double us);
+  void report_decode(Unit& unit);
+
+  // faults
+
+  void schedule(const Fault& fault);
+  Unit& unit_of(const Fault& fault);
+  void begin_fault(const Fault& fault);
+  void end_fault(const Fault& fault);
+  void lose(Unit& unit);
+
+  // Heartbeats stopped: no more work goes there, and what ran there is replayed elsewhere.
+  void found_lost(Unit& unit, uint64_t incarnation);
+  bool still_held(Unit& unit, const Request& request, int id);
+  bool held_by_decode(const Request& request, int id);
+  void come_back(Unit& unit);
+  void set_accepting(Unit& unit, bool accepting);
+
+  // checks
+
+  void check_rank(const BlockRank& rank);
+  void check_end();
+  void finish_metrics();
+
+  const HardwareProfile& hw_;
+  const ModelShape& model_;
+  const Trace& trace_;
+  const BlockFleetOptions options_;
+  Rng rng_;
+  LayerCost sim_cost_;
+  PrefillCost cost_;
+  DecodeUnitShape decode_shape_;
+  EventQueue events_;
+  int64_t now_ = 0;
+  int64_t healed_ns_ = 0;
+  std::vector<Unit> units_;
+  std::vector<std::unique_ptr<PrefillRouter>> routers_;
+  std::unique_ptr<DecodeBalancer> decode_balancer_;
+  std::vector<Request> requests_;
+  uint64_t next_age_ = 0;
+  double stale_s_ = 0;
+  double crowd_ = 1;
+  bool registry_lost_ = false;
+  int64_t busy_forwards_ = 0, busy_steps_ = 0;
+  double prefill_cost_ratio_sum_ = 0, prefill_tokens_ratio_sum_ = 0;
+  double kv_ratio_sum_ = 0, requests_ratio_sum_ = 0;
+  double tokens_ = 0, tokens_x_speed_ = 0;
+  BlockFleetResult result_;
+};
+
+}  // namespace fathom::sim

@@ -1,0 +1,196 @@
+// Block-exact replays, and faults on small fleets under the checkers of safety and liveness.
+#include "sim/block_fleet.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/rng.h"
+#include "sim/fleet_file.h"
+#include "sim/test_profile.h"
+
+namespace fathom::sim {
+namespace {
+
+BlockFleetOptions small_fleet() {
+  BlockFleetOptions options;
+  options.prefill_units = options.decode_units = 2;
+  options.prefill_ranks = options.decode_ranks = 16;
+  options.prefill_blocks_per_rank = 400;
+  options.decode_blocks_per_rank = 300;
+  options.chunk_tokens = 4096;
+  options.deadline_s = 60;
+  options.lease_s = 1;
+  options.check_books_often = true;
+  return options;
+}
+
+Trace small_load(uint64_t seed, double requests_per_s = 40, double seconds = 6) {
+  SyntheticOptions options;
+  options.seconds = seconds;
+  options.requests_per_s = requests_per_s;
+  options.burst_share = 0.3;
+  options.lengths.input_mean_tokens = 900;
+  options.lengths.input_tokens_max = 8000;
+  options.lengths.output_mean_tokens = 60;
+  options.lengths.output_cv2 = 1;
+  return synthetic_trace(options, seed);
+}
+
+void expect_clean(const BlockFleetResult& result, const std::string& what) {
+  for (const std::string& text : result.violations) ADD_FAILURE() << what << ": " << text;
+  EXPECT_EQ(result.finished + result.expired, result.requests) << what;
+}
+
+// A random set of faults, all healed before the end.
+BlockFleetOptions faulty(uint64_t seed) {
+  BlockFleetOptions options = small_fleet();
+  options.seed = seed;
+  Rng rng(hash_u64(seed, 77));
+  options.message_loss = rng.next_below(2) == 0 ? 0 : 0.05;
+  options.message_delay_ms_max = rng.next_below(2) == 0 ? 2 : 200;
+  const int num_faults = static_cast<int>(rng.next_below(3)) + 1;
+  for (int i = 0; i < num_faults; ++i) {
+    Fault fault;
+    fault.kind = static_cast<FaultKind>(rng.next_below(5));
+    fault.at_s = 0.5 + rng.next_double() * 5;
+    fault.for_s = 0.2 + rng.next_double() * 6;
+    fault.decode = rng.next_below(2) == 0;
+    fault.unit = static_cast<int>(rng.next_below(2));
+    fault.rank = static_cast<int>(rng.next_below(16));
+    fault.factor = fault.kind == FaultKind::kSlowRank ? 4 : 2;
+    options.faults.push_back(fault);
+  }
+  return options;
+}
+
+TEST(BlockFleet, WithoutFaultsEveryRequestIsAnsweredOnceAndNothingLeaks) {
+  const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, small_load(1), small_fleet());
+  expect_clean(result, "no faults");
+  EXPECT_EQ(result.expired, 0);
+  EXPECT_EQ(result.replays, 0);
+  EXPECT_GT(result.hit_share(), 0.05);
+}
+
+TEST(BlockFleet, SameSeedSameResult) {
+  const BlockFleetResult a = run_block_fleet(test_profile("h800"), {}, small_load(3), faulty(3));
+  const BlockFleetResult b = run_block_fleet(test_profile("h800"), {}, small_load(3), faulty(3));
+  EXPECT_EQ(a.output_tokens, b.output_tokens);
+  EXPECT_EQ(a.ended_s, b.ended_s);
+  EXPECT_EQ(a.replays, b.replays);
+}
+
+TEST(BlockFleet, AUnitLostAtThePeakCostsNobodyATokenTwice) {
+  for (const bool decode : {false, true}) {
+    BlockFleetOptions options = small_fleet();
+    options.faults.push_back({FaultKind::kUnitLoss, 3, 8, decode, 1, 0, 2});
+    const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, small_load(5), options);
+    expect_clean(result, decode ? "decode unit" : "prefill unit");
+    EXPECT_GT(result.replays, 0);
+    EXPECT_EQ(result.expired, 0);
+  }
+}
+
+TEST(BlockFleet, TightMemoryRetractsAndStillEnds) {
+  BlockFleetOptions options = small_fleet();
+  options.decode_blocks_per_rank = 140;
+  const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, small_load(9, 80), options);
+  expect_clean(result, "tight memory");
+}
+
+TEST(BlockFleet, SafetyAndLivenessUnderRandomFaults) {
+  const char* asked = std::getenv("FATHOM_FAULT_SEEDS");  // the slow suite asks for thousands
+  const uint64_t num_seeds = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 100;
+  const HardwareProfile hw = test_profile("h800");
+  int64_t replays = 0, requests = 0, stale = 0;
+  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
+    const BlockFleetResult result = run_block_fleet(hw, {}, small_load(seed, 25, 4), faulty(seed));
+    expect_clean(result, fmt::format("seed {}", seed));
+    replays += result.replays;
+    requests += result.requests;
+    stale += result.stale_tokens;
+    if (testing::Test::HasFailure()) break;
+  }
+  std::printf("%llu seeds: %lld requests, %lld replays, %lld tokens of old epochs dropped\n",
+              static_cast<unsigned long long>(num_seeds), static_cast<long long>(requests),
+              static_cast<long long>(replays), static_cast<long long>(stale));
+  EXPECT_GT(replays, 0);
+}
+
+// Case B11: load data a second old. Case C3: a burst of long prompts with one-token answers.
+TEST(BlockFleet, StaleLoadDataDoesNotPileUpRequests) {
+  BlockFleetOptions options = small_fleet();
+  options.report_delay_ms = 1000;
+  options.decode_policy = DecodePolicy::kKvCapped;
+  options.prefill_units = options.decode_units = 1;
+  SyntheticOptions load;
+  load.seconds = 20;
+  load.requests_per_s = 60;
+  load.shared_share = 0;
+  load.lengths.input_mean_tokens = 900;
+  load.lengths.input_cv2 = 0.01;
+  load.lengths.output_mean_tokens = 120;
+  load.lengths.output_cv2 = 0.01;
+  const BlockFleetResult result =
+      run_block_fleet(test_profile("h800"), {}, synthetic_trace(load, 4), options);
+  expect_clean(result, "stale reports");
+  std::printf("one second old reports: decode requests max/mean %.3f\n", result.decode_requests_ratio);
+  EXPECT_LE(result.decode_requests_ratio, 1.2);
+}
+
+// Case C11: two routers see the same events of the ranks, so sharing the work costs no hits.
+TEST(BlockFleet, TwoRoutersHitAsOftenAsOne) {
+  BlockFleetOptions options = small_fleet();
+  options.prefill_blocks_per_rank = 2000;
+  const Trace load = small_load(21, 30, 20);
+  const double one = run_block_fleet(test_profile("h800"), {}, load, options).hit_share();
+  options.num_routers = 2;
+  const double two = run_block_fleet(test_profile("h800"), {}, load, options).hit_share();
+  std::printf("hit share: one router %.3f, two %.3f\n", one, two);
+  EXPECT_GT(two, one - 0.02);
+}
+
+// Case C1: prompts nobody has seen go by load.
+TEST(BlockFleet, DistinctPromptsSpreadEvenly) {
+  BlockFleetOptions options = small_fleet();
+  options.prefill_units = options.decode_units = 1;
+  SyntheticOptions load;
+  load.seconds = 20;
+  load.requests_per_s = 100;
+  load.shared_share = 0;
+  load.lengths.input_mean_tokens = 2000;
+  load.lengths.input_cv2 = 0.2;
+  load.lengths.output_mean_tokens = 10;
+  const BlockFleetResult result =
+      run_block_fleet(test_profile("h800"), {}, synthetic_trace(load, 2), options);
+  expect_clean(result, "distinct prompts");
+  EXPECT_LE(result.prefill_tokens_ratio, 1.8);
+}
+
+TEST(FleetFile, ReadsAndNamesWhatIsWrong) {
+  BlockFleetOptions options;
+  EXPECT_TRUE(
+      read_fleet_file("f.toml", "expert_slots = 288\n[prefill]\nunits = 2\nranks = 16\n", options).ok());
+  EXPECT_EQ(options.prefill_units, 2);
+  EXPECT_EQ(read_fleet_file("f.toml", "[decode]\nranks = 100\n", options).message(),
+            "f.toml:1: decode.ranks: 288 expert slots do not divide over 100 ranks");
+  EXPECT_EQ(read_fleet_file("f.toml", "[decode]\nunits = 0\n", options).message(),
+            "f.toml:2: decode.units: 0 is outside 1..1000");
+  EXPECT_EQ(read_fleet_file("f.toml", "\n[decode]\nrank = 1\n", options).message(),
+            "f.toml:3: decode.rank: unknown key");
+}
+
+TEST(FleetFile, FaultsAsText) {
+  const Fault fault = parse_fault("unit-loss@00:05:30,for=60,phase=prefill,unit=1").value();
+  EXPECT_EQ(fault.kind, FaultKind::kUnitLoss);
+  EXPECT_EQ(fault.at_s, 330);
+  EXPECT_EQ(fault.for_s, 60);
+  EXPECT_FALSE(fault.decode);
+  EXPECT_EQ(fault.unit, 1);
+  EXPECT_FALSE(parse_fault("unit-loss").ok());
+  EXPECT_FALSE(parse_fault("flood@00:10").ok());
+  EXPECT_FALSE(parse_fault("slow-rank@00:10,factor=x").ok());
+}
+
+}  // namespace
+}  // namespace fathom::sim

@@ -1,0 +1,179 @@
+// Steps of the units: prefill forwards and decode steps, each as slow as its slowest rank.
+#include <algorithm>
+
+#include "sim/block_fleet_impl.h"
+
+namespace fathom::sim {
+
+void BlockFleet::wake(Unit& unit) {
+  if (unit.stepping || !unit.alive) return;
+  if (unit.decode) {
+    begin_decode_step(unit);
+  } else {
+    begin_forward(unit);
+  }
+}
+
+void BlockFleet::begin_forward(Unit& unit) {
+  double busiest_us = 0, sum_us = 0;
+  int64_t tokens_max = 0, tokens_sum = 0;
+  size_t num_chunks = 0;
+  for (size_t r = 0; r < unit.ranks.size(); ++r) {
+    const RankLoad load = unit.ranks[r].plan_prefill_step(cost_, unit.chunks[r]);
+    const double us = static_cast<double>(load.cost) / 1e3 * unit.slowness[r];
+    busiest_us = std::max(busiest_us, us);
+    sum_us += us;
+    tokens_max = std::max(tokens_max, load.tokens);
+    tokens_sum += load.tokens;
+    num_chunks += unit.chunks[r].size();
+  }
+  report_prefill(unit);
+  if (num_chunks == 0) return;
+  if (num_chunks >= unit.ranks.size()) {
+    const auto ranks = static_cast<double>(unit.ranks.size());
+    ++busy_forwards_;
+    prefill_cost_ratio_sum_ += busiest_us * ranks / sum_us;
+    prefill_tokens_ratio_sum_ += static_cast<double>(tokens_max) * ranks / static_cast<double>(tokens_sum);
+  }
+  unit.stepping = true;
+  const double us = prefill_forward_us(hw_, model_, sim_cost_, busiest_us);
+  events_.at(now_ + static_cast<int64_t>(us * 1e3), [this, &unit, incarnation = unit.incarnation] {
+    if (unit.incarnation == incarnation) end_forward(unit);
+  });
+}
+
+void BlockFleet::end_forward(Unit& unit) {
+  for (size_t r = 0; r < unit.ranks.size(); ++r) {
+    for (const BlockRank::Chunk& chunk : unit.chunks[r]) {
+      if (unit.ranks[r].finish_chunk(chunk)) prompt_done(unit, static_cast<int>(r), chunk);
+    }
+    unit.chunks[r].clear();
+    check_rank(unit.ranks[r]);
+  }
+  unit.stepping = false;
+  wake(unit);
+}
+
+void BlockFleet::prompt_done(Unit& unit, int rank, const BlockRank::Chunk& chunk) {
+  BlockSequence& sequence = *unit.ranks[static_cast<size_t>(rank)].find(chunk.request, chunk.epoch);
+  Request& request = requests_[static_cast<size_t>(chunk.request)];
+  if (sequence.epoch == 0) result_.cached_tokens += sequence.num_cached;
+  note_cached(unit, rank, request, sequence);
+  sequence.stage = SequenceStage::kHandover;
+  const int32_t position = sequence.prompt_tokens - request.prompt_tokens;
+  --sequence.left_tokens;
+  events_.at(now_ + kToApiNs, [this, chunk, position, u = unit.idx, rank] {
+    tokens_at_api(chunk.request, chunk.epoch, position, 1, u, rank, false);
+  });
+  if (sequence.left_tokens == 0) {
+    unit.ranks[static_cast<size_t>(rank)].erase(chunk.request, chunk.epoch);
+  } else {
+    offer(unit.idx, rank, chunk.request, chunk.epoch);
+  }
+}
+
+void BlockFleet::note_cached(const Unit& unit, int rank, const Request& request,
+                             const BlockSequence& sequence) {
+  const auto whole = static_cast<size_t>(sequence.published);
+  for (auto& router : routers_) {
+    const int global = router->global_rank({unit.idx, rank});
+    router->index().insert(
+        global, std::span(request.block_hashes).first(std::min(whole, request.block_hashes.size())));
+  }
+}
+
+void BlockFleet::report_prefill(Unit& unit) {
+  std::vector<RankLoad> loads;
+  for (const BlockRank& rank : unit.ranks) loads.push_back(rank.prefill_load(cost_));
+  ++unit.sequence;
+  for (size_t i = 0; i < routers_.size(); ++i) {
+    LoadReport header{
+        unit.idx, unit.incarnation, unit.sequence, unit.acks[i].acked(), unit.acks[i].acked_beyond(), {}};
+    events_.at(now_ + report_delay_ns(), [this, i, header, loads]() mutable {
+      header.loads = loads;
+      routers_[i]->balancer().report(header);
+    });
+  }
+}
+
+int64_t BlockFleet::report_delay_ns() const { return seconds_ns(options_.report_delay_ms / 1e3 + stale_s_); }
+
+void BlockFleet::begin_decode_step(Unit& unit) {
+  std::vector<Stepping> stepping;
+  std::vector<BlockSequence*> run, retract;
+  DecodeLoad load;
+  double kv_sum = 0;
+  std::vector<Stepping> retracted;
+  for (size_t r = 0; r < unit.ranks.size(); ++r) {
+    if (unit.ranks[r].num_sequences() == 0) continue;
+    retract.clear();
+    unit.ranks[r].plan_decode_step(run, retract);
+    for (const BlockSequence* s : run) stepping.push_back({static_cast<int>(r), s->request, s->epoch});
+    for (const BlockSequence* s : retract) retracted.push_back({static_cast<int>(r), s->request, s->epoch});
+    const auto kv = static_cast<double>(unit.ranks[r].kv_tokens());
+    load.requests_max = std::max(load.requests_max, static_cast<double>(run.size()) * unit.slowness[r]);
+    load.kv_tokens_max = std::max(load.kv_tokens_max, kv * unit.slowness[r]);
+    kv_sum += kv;
+  }
+  for (const Stepping& s : retracted) retract_from_decode(unit, s);
+  report_decode(unit);
+  if (stepping.empty()) return;
+  const auto ranks = static_cast<double>(unit.ranks.size());
+  load.requests_mean = static_cast<double>(stepping.size()) / ranks;
+  if (load.requests_mean >= 1) {
+    ++busy_steps_;
+    kv_ratio_sum_ += load.kv_tokens_max * ranks / kv_sum;
+    requests_ratio_sum_ += load.requests_max / load.requests_mean;
+  }
+  unit.stepping = true;
+  const double us = decode_step_us(hw_, model_, decode_shape_, load);
+  events_.at(now_ + static_cast<int64_t>(us * 1e3),
+             [this, &unit, us, stepping = std::move(stepping), incarnation = unit.incarnation] {
+               if (unit.incarnation == incarnation) end_decode_step(unit, stepping, us);
+             });
+}
+
+void BlockFleet::retract_from_decode(Unit& unit, const Stepping& s) {
+  ++result_.retractions;
+  decode_event(unit.idx, s.rank, s.request, s.epoch, HandoverEvent::kAbort);
+  if (requests_[static_cast<size_t>(s.request)].epoch == s.epoch) replay(s.request);
+}
+
+void BlockFleet::end_decode_step(Unit& unit, const std::vector<Stepping>& stepping, double us) {
+  for (const Stepping& at : stepping) {
+    BlockRank& rank = unit.ranks[static_cast<size_t>(at.rank)];
+    BlockSequence* s = rank.find(at.request, at.epoch);
+    if (s == nullptr || s->stage != SequenceStage::kDecode) continue;
+    const int32_t first = s->num_tokens + 1 - requests_[static_cast<size_t>(at.request)].prompt_tokens;
+    const uint64_t draw =
+        hash_u64(options_.seed, static_cast<uint64_t>(at.request), static_cast<uint64_t>(first));
+    int32_t want = 1 + (unit_double(draw) < options_.mtp_acceptance);
+    int32_t got = 0;
+    while (got < std::min(want, s->left_tokens) && rank.grow(*s)) ++got;
+    if (got == 0) continue;  // the plan promises one token; a second is luck
+    s->left_tokens -= got;
+    tokens_ += got;
+    tokens_x_speed_ += got * (got / (us / 1e6));
+    events_.at(now_ + kToApiNs, [this, at, first, got, u = unit.idx] {
+      tokens_at_api(at.request, at.epoch, first, got, u, at.rank, true);
+    });
+    if (s->left_tokens == 0)
+      decode_event(unit.idx, at.rank, at.request, at.epoch, HandoverEvent::kDecodeEnded);
+  }
+  for (const BlockRank& rank : unit.ranks) check_rank(rank);
+  unit.stepping = false;
+  wake(unit);
+}
+
+void BlockFleet::report_decode(Unit& unit) {
+  std::vector<RankLoad> loads;
+  for (const BlockRank& rank : unit.ranks) loads.push_back(rank.decode_load(500));
+  LoadReport header{
+      unit.idx, unit.incarnation, ++unit.sequence, unit.acks[0].acked(), unit.acks[0].acked_beyond(), {}};
+  events_.at(now_ + report_delay_ns(), [this, header, loads = std::move(loads)]() mutable {
+    header.loads = loads;
+    decode_balancer_->report(header);
+  });
+}
+
+}  // namespace fathom::sim

@@ -1,0 +1,19 @@
+// A fleet of a replay as a TOML file, and faults as text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "sim/block_fleet.h"
+
+namespace fathom::sim {
+
+// [prefill] and [decode]: units, ranks, blocks_per_rank; [prefill] chunk_tokens; top level: expert_slots.
+// What is not named stays. Errors name file, line and field: an unknown key, a unit that does not divide the
+// slots, no unit.
+Status read_fleet_file(const std::string& file, std::string_view text, BlockFleetOptions& options);
+
+// "unit-loss@00:05,for=60,phase=decode,unit=1". Times run from the start of the trace.
+Result<Fault> parse_fault(std::string_view text);
+
+}  // namespace fathom::sim

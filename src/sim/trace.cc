@@ -1,0 +1,236 @@
+#include "sim/trace.h"
+
+#include <algorithm>
+#include <charconv>
+#include <unordered_set>
+
+#include "sim/csv.h"
+
+namespace fathom::sim {
+namespace {
+
+constexpr int32_t kTokensMax = 10'000'000;
+constexpr int64_t kDayUs = 86'400'000'000;
+
+// Reads the flat objects of a trace's lines: numbers and one list of numbers, in any order.
+class LineReader {
+ public:
+  LineReader(const std::string& file, int line, std::string_view text)
+      : file_(file), line_(line), text_(text) {}
+
+  Status error(std::string_view field, std::string_view what) const {
+    return invalid_argument("{}:{}: {}: {}", file_, line_, field, what);
+  }
+  void skip_space() {
+    while (!text_.empty() && (text_.front() == ' ' || text_.front() == '\t' || text_.front() == '\r')) {
+      text_.remove_prefix(1);
+    }
+  }
+  bool take(char c) {
+    skip_space();
+    if (text_.empty() || text_.front() != c) return false;
+    text_.remove_prefix(1);
+    return true;
+  }
+  Result<std::string_view> key() {
+    if (!take('"')) return error("object", "expected a field name");
+    const size_t end = text_.find('"');
+    if (end == std::string_view::npos) return error("object", "the line ends inside a field name");
+    const std::string_view name = text_.substr(0, end);
+    text_.remove_prefix(end + 1);
+    if (!take(':')) return error(name, "expected ':'");
+    return name;
+  }
+  Result<double> number(std::string_view field, double min, double max) {
+    skip_space();
+    double value = 0;
+    const auto [end, code] = std::from_chars(text_.data(), text_.data() + text_.size(), value);
+    if (code != std::errc()) return error(field, text_.empty() ? "the line ends early" : "not a number");
+    text_.remove_prefix(static_cast<size_t>(end - text_.data()));
+    if (!(value >= min && value <= max))
+      return error(field, fmt::format("{} is outside {}..{}", value, min, max));
+    return value;
+  }
+  bool at_end() {
+    skip_space();
+    return text_.empty();
+  }
+
+ private:
+  const std::string& file_;
+  const int line_;
+  std::string_view text_;
+};
+
+Result<TraceRequest> parse_json_line(const std::string& file, int line, std::string_view text) {
+  LineReader in(file, line, text);
+  TraceRequest request;
+  request.arrival_us = -1;
+  if (!in.take('{')) return in.error("object", "expected '{'");
+  do {
+    ASSIGN_OR_RETURN(const std::string_view field, in.key());
+    if (field == "hash_ids") {
+      if (!in.take('[')) return in.error(field, "expected a list");
+      if (in.take(']')) continue;
+      do {
+        ASSIGN_OR_RETURN(const double id, in.number(field, 0, UINT32_MAX));
+        request.blocks.push_back(static_cast<uint32_t>(id));
+      } while (in.take(','));
+      if (!in.take(']')) return in.error(field, "the list does not end");
+      continue;
+    }
+    const double max = field == "timestamp" ? 1e12 : kTokensMax;
+    ASSIGN_OR_RETURN(const double value, in.number(field, 0, max));
+    if (field == "timestamp") request.arrival_us = static_cast<int64_t>(value * 1000);
+    if (field == "input_length") request.input_tokens = static_cast<int32_t>(value);
+    if (field == "output_length") request.output_tokens = static_cast<int32_t>(value);
+  } while (in.take(','));
+  if (!in.take('}') || !in.at_end()) return in.error("object", "expected '}' at the end of the line");
+  if (request.arrival_us < 0) return in.error("timestamp", "missing");
+  if (request.input_tokens <= 0) return in.error("input_length", "missing or 0");
+  if (request.output_tokens <= 0) return in.error("output_length", "missing or 0");
+  return request;
+}
+
+Result<Trace> parse_json_lines(const std::string& file, std::string_view text) {
+  Trace trace{file, 512, {}};
+  int line = 0;
+  while (!text.empty()) {
+    ++line;
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view row = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (row.empty()) continue;
+    ASSIGN_OR_RETURN(TraceRequest request, parse_json_line(file, line, row));
+    if (!trace.requests.empty() && request.arrival_us < trace.requests.back().arrival_us) {
+      return invalid_argument("{}:{}: timestamp: earlier than the line before", file, line);
+    }
+    const size_t need = (static_cast<size_t>(request.input_tokens) + 511) / 512;
+    if (!request.blocks.empty() && request.blocks.size() != need) {
+      return invalid_argument("{}:{}: hash_ids: {} blocks of 512 tokens for {} input tokens", file, line,
+                              request.blocks.size(), request.input_tokens);
+    }
+    trace.requests.push_back(std::move(request));
+  }
+  return trace;
+}
+
+// "2023-11-16 18:15:46.6805900" to microseconds of the day.
+Result<int64_t> parse_time(const std::string& file, const CsvRow& row) {
+  const std::string_view text = row.fields[0];
+  const auto bad = [&] {
+    return invalid_argument("{}:{}: TIMESTAMP: \"{}\" is not a time", file, row.line, text);
+  };
+  if (text.size() < 19 || text[10] != ' ' || text[13] != ':' || text[16] != ':') return bad();
+  int hour = 0, minute = 0;
+  double second = 0;
+  const auto whole = [](std::string_view part, auto& value) {
+    const auto [end, code] = std::from_chars(part.data(), part.data() + part.size(), value);
+    return code == std::errc() && end == part.data() + part.size();
+  };
+  if (!whole(text.substr(11, 2), hour) || !whole(text.substr(14, 2), minute) ||
+      !whole(text.substr(17), second))
+    return bad();
+  return (hour * 3600 + minute * 60) * int64_t{1'000'000} + static_cast<int64_t>(second * 1e6);
+}
+
+Result<Trace> parse_csv(const std::string& file, std::string_view text) {
+  Trace trace{file, 512, {}};
+  int64_t first = -1;
+  int64_t wrapped = 0;
+  for (const CsvRow& row : csv_rows(text)) {
+    if (row.fields[0] == "TIMESTAMP") continue;
+    ASSIGN_OR_RETURN(int64_t at, parse_time(file, row));
+    ASSIGN_OR_RETURN(const int64_t input, csv_integer(file, row, 1, "ContextTokens", 1, kTokensMax));
+    ASSIGN_OR_RETURN(const int64_t output, csv_integer(file, row, 2, "GeneratedTokens", 1, kTokensMax));
+    if (first < 0) first = at;
+    at += wrapped;
+    if (!trace.requests.empty() && at - first < trace.requests.back().arrival_us) {  // past midnight
+      wrapped += kDayUs;
+      at += kDayUs;
+    }
+    trace.requests.push_back({at - first, static_cast<int32_t>(input), static_cast<int32_t>(output), {}});
+  }
+  return trace;
+}
+
+}  // namespace
+
+Result<Trace> parse_trace(const std::string& file, std::string_view text) {
+  ASSIGN_OR_RETURN(Trace trace, text.starts_with('{') ? parse_json_lines(file, text) : parse_csv(file, text));
+  if (trace.requests.empty()) return invalid_argument("{}:1: trace: no requests", file);
+  return trace;
+}
+
+TraceStats trace_stats(const Trace& trace) {
+  TraceStats s;
+  double in = 0, in2 = 0, out = 0, out2 = 0, hit = 0;
+  std::unordered_set<uint32_t> seen;
+  for (const TraceRequest& r : trace.requests) {
+    in += r.input_tokens;
+    in2 += static_cast<double>(r.input_tokens) * r.input_tokens;
+    out += r.output_tokens;
+    out2 += static_cast<double>(r.output_tokens) * r.output_tokens;
+    s.input_max = std::max(s.input_max, r.input_tokens);
+    size_t matched = 0;
+    while (matched < r.blocks.size() && seen.contains(r.blocks[matched])) ++matched;
+    hit += std::min<double>(static_cast<double>(matched) * trace.block_tokens, r.input_tokens);
+    seen.insert(r.blocks.begin(), r.blocks.end());
+  }
+  const auto n = static_cast<double>(trace.requests.size());
+  s.duration_s =
+      static_cast<double>(trace.requests.back().arrival_us - trace.requests.front().arrival_us) / 1e6;
+  s.requests_per_s = n / std::max(s.duration_s, 1e-3);
+  s.input_mean = in / n;
+  s.input_cv2 = std::max(1e-3, in2 / n / (s.input_mean * s.input_mean) - 1);
+  s.output_mean = out / n;
+  s.output_cv2 = std::max(1e-3, out2 / n / (s.output_mean * s.output_mean) - 1);
+  s.hit_share_bound = hit / in;
+  return s;
+}
+
+Trace synthetic_trace(const SyntheticOptions& options, uint64_t seed) {
+  Trace trace{"synthetic", options.block_tokens, {}};
+  const LengthModel lengths(options.lengths);
+  const QuantileTable gaps = exponential_table();
+  Rng rng(seed);
+  uint32_t next_block = 0;
+  std::vector<std::vector<uint32_t>> conversations(static_cast<size_t>(std::max(1, options.conversations)));
+  const double mean_gap_us = 1e6 / options.requests_per_s;
+  double at_us = 0;
+  int burst_left = 0;
+  while (at_us < options.seconds * 1e6) {
+    if (burst_left > 0) {
+      --burst_left;
+    } else {
+      at_us += gaps.sample(rng) * mean_gap_us;
+      // A burst stands for burst_size single arrivals; the mean rate stays.
+      if (rng.next_double() * options.burst_size < options.burst_share) {
+        burst_left = options.burst_size - 1;
+        at_us += mean_gap_us * burst_left;
+      }
+    }
+    const RequestShape shape = lengths.sample(rng);
+    TraceRequest r;
+    r.arrival_us = static_cast<int64_t>(at_us);
+    r.output_tokens = shape.output_tokens;
+    std::vector<uint32_t>* conversation = nullptr;
+    if (rng.next_double() < options.shared_share) {
+      conversation = &conversations[rng.next_below(conversations.size())];
+      r.blocks = *conversation;
+    }
+    const auto kept = static_cast<int32_t>(r.blocks.size()) * options.block_tokens;
+    if (kept + shape.input_tokens > options.lengths.input_tokens_max) r.blocks.clear();
+    r.input_tokens = static_cast<int32_t>(r.blocks.size()) * options.block_tokens + shape.input_tokens;
+    const auto need = static_cast<size_t>((r.input_tokens + options.block_tokens - 1) / options.block_tokens);
+    while (r.blocks.size() < need) r.blocks.push_back(next_block++);
+    if (conversation != nullptr) {
+      *conversation = r.blocks;
+      conversation->resize(static_cast<size_t>(r.input_tokens / options.block_tokens));
+    }
+    trace.requests.push_back(std::move(r));
+  }
+  return trace;
+}
+
+}  // namespace fathom::sim

@@ -1,0 +1,56 @@
+// Request traces: Mooncake's JSON lines (with block hashes), Azure's CSV (lengths only), and a synthetic
+// generator.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "sim/lengths.h"
+
+namespace fathom::sim {
+
+struct TraceRequest {
+  int64_t arrival_us = 0;
+  int32_t input_tokens = 0;
+  int32_t output_tokens = 0;
+  // Chain of prefix blocks: equal hashes at equal places mean equal tokens so far. Every block is full but
+  // the last.
+  std::vector<uint32_t> blocks;
+};
+
+struct Trace {
+  std::string name;
+  int block_tokens = 512;
+  std::vector<TraceRequest> requests;  // by arrival
+  bool has_blocks() const { return !requests.empty() && !requests.front().blocks.empty(); }
+};
+
+// By the first byte: '{' is JSON lines, anything else CSV. Errors name file, line and field.
+Result<Trace> parse_trace(const std::string& file, std::string_view text);
+
+struct TraceStats {
+  double requests_per_s = 0;
+  double input_mean = 0, input_cv2 = 0, output_mean = 0, output_cv2 = 0;
+  int32_t input_max = 0;
+  double hit_share_bound = 0;  // prompt tokens in whole blocks seen before, with a cache that forgets nothing
+  double duration_s = 0;
+};
+TraceStats trace_stats(const Trace& trace);
+
+struct SyntheticOptions {
+  double seconds = 600;
+  double requests_per_s = 20;
+  double burst_share = 0;  // of requests that come in bursts instead of evenly
+  int burst_size = 32;
+  LengthOptions lengths;
+  double shared_share = 0.5;  // of requests that continue one of `conversations`
+  int conversations = 200;
+  int block_tokens = 64;
+};
+// Conversations grow: a continuation's prompt is the earlier prompt, its answer and a new turn.
+Trace synthetic_trace(const SyntheticOptions& options, uint64_t seed);
+
+}  // namespace fathom::sim

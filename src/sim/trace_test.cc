@@ -1,0 +1,72 @@
+#include "sim/trace.h"
+
+#include <gtest/gtest.h>
+
+#include "sim/test_profile.h"
+
+namespace fathom::sim {
+namespace {
+
+Trace shipped(const std::string& name) {
+  return parse_trace(name, read_file_for_test(source_path("data/" + name)).value()).value();
+}
+
+std::string error_of(const std::string& text) { return parse_trace("t.jsonl", text).status().message(); }
+
+TEST(Trace, MooncakeReadsWholeAndGivesItsBound) {
+  const Trace trace = shipped("mooncake_conversation.jsonl");
+  ASSERT_EQ(trace.requests.size(), 12031u);
+  EXPECT_EQ(trace.requests[0].input_tokens, 6758);
+  EXPECT_EQ(trace.requests[0].blocks.size(), 14u);
+  const TraceStats stats = trace_stats(trace);
+  std::printf("Mooncake: %.1f requests/s, %.0f in, %.0f out, bound on hits %.2f %%\n", stats.requests_per_s,
+              stats.input_mean, stats.output_mean, stats.hit_share_bound * 100);
+  EXPECT_NEAR(stats.hit_share_bound, 0.374, 0.002);
+  EXPECT_NEAR(stats.input_cv2, 1.72, 0.05);
+  EXPECT_NEAR(stats.output_cv2, 0.53, 0.05);
+}
+
+TEST(Trace, AzureReadsWhole) {
+  const Trace trace = shipped("azure_conv_2023.csv");
+  ASSERT_EQ(trace.requests.size(), 19366u);
+  EXPECT_EQ(trace.requests[0].arrival_us, 0);
+  EXPECT_EQ(trace.requests[0].input_tokens, 374);
+  EXPECT_NEAR(trace_stats(trace).duration_s, 3501.7, 0.1);
+  EXPECT_EQ(trace_stats(trace).hit_share_bound, 0);
+}
+
+TEST(Trace, BadInputNamesFileLineAndField) {
+  const std::string good =
+      "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [1, 2]}\n";
+  EXPECT_EQ(error_of(good), "");
+  EXPECT_EQ(error_of(good + good.substr(0, 60)), "t.jsonl:2: object: the line ends inside a field name");
+  EXPECT_EQ(error_of(good + "{\"timestamp\": 6, \"input_length\": 600}\n"),
+            "t.jsonl:2: output_length: missing or 0");
+  EXPECT_EQ(
+      error_of(good + "{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [1]}"),
+      "t.jsonl:2: timestamp: earlier than the line before");
+  EXPECT_EQ(error_of("{\"timestamp\": 6, \"input_length\": -4}"),
+            "t.jsonl:1: input_length: -4 is outside 0..10000000");
+  EXPECT_EQ(error_of("{\"timestamp\": 6, \"input_length\": 600, \"output_length\": 1, \"hash_ids\": [1]}"),
+            "t.jsonl:1: hash_ids: 1 blocks of 512 tokens for 600 input tokens");
+  EXPECT_EQ(error_of("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n"),
+            "t.jsonl:2: TIMESTAMP: \"yesterday\" is not a time");
+  EXPECT_EQ(error_of("2023-11-16 18:15:46.68,1\n"), "t.jsonl:1: GeneratedTokens: missing");
+  EXPECT_EQ(error_of(""), "t.jsonl:1: trace: no requests");
+}
+
+TEST(Trace, SyntheticIsSeededAndShares) {
+  SyntheticOptions options;
+  options.seconds = 60;
+  const Trace a = synthetic_trace(options, 1);
+  const Trace b = synthetic_trace(options, 1);
+  ASSERT_EQ(a.requests.size(), b.requests.size());
+  EXPECT_EQ(a.requests.back().arrival_us, b.requests.back().arrival_us);
+  EXPECT_NEAR(static_cast<double>(a.requests.size()), 1200, 150);
+  EXPECT_GT(trace_stats(a).hit_share_bound, 0.2);
+  options.shared_share = 0;
+  EXPECT_EQ(trace_stats(synthetic_trace(options, 1)).hit_share_bound, 0);
+}
+
+}  // namespace
+}  // namespace fathom::sim
