@@ -16,5 +16,7 @@ void add_serve_command(CLI::App& app, Outcome& outcome);
 void add_version_command(CLI::App& app, Outcome& outcome);
 void add_model_command(CLI::App& app, Outcome& outcome);
 void add_eplb_command(CLI::App& app, Outcome& outcome);
+void add_simulate_command(CLI::App& app, Outcome& outcome);
+void add_plan_command(CLI::App& app, Outcome& outcome);
 
 }  // namespace fathom::cli

@@ -16,6 +16,8 @@ int main(int argc, char** argv) {
   fathom::cli::add_version_command(app, outcome);
   fathom::cli::add_model_command(app, outcome);
   fathom::cli::add_eplb_command(app, outcome);
+  fathom::cli::add_simulate_command(app, outcome);
+  fathom::cli::add_plan_command(app, outcome);
 
   try {
     app.parse(argc, argv);

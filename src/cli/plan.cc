@@ -1,0 +1,160 @@
+// fathom plan: which units, how many, split how and at what cost, for a load and objectives. Exit 3: nothing
+// fits.
+#include <cstdio>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/sim_files.h"
+#include "sim/day_files.h"
+#include "sim/model_file.h"
+#include "sim/plan_report.h"
+#include "sim/trace.h"
+
+namespace fathom::cli {
+namespace {
+
+constexpr int kExitNoPlan = 3;
+
+struct PlanArgs {
+  std::string model = "deepseek-v3";
+  std::string profile = "profiles/h800-day.toml";
+  std::string day_load;  // hourly shape
+  std::string trace;     // lengths, rate and sharing from a trace
+  std::string emit;
+  std::string out_dir;
+  std::string measurements;
+  double price = -1;
+  sim::PlanInput input;
+};
+
+Result<sim::ModelShape> shape_of(const std::string& model) {
+  if (!model.ends_with(".json")) return sim::known_model_shape(model);
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(model));
+  return sim::model_shape_from_config(model, text);
+}
+
+Status use_shape(const PlanArgs& args, sim::PlanInput& input) {
+  const std::string file = find_data_file(args.day_load);
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const sim::HourlyLoad hourly, sim::parse_hourly_load(file, text));
+  input.hourly_share = hourly.load;
+  return ok_status();
+}
+
+// A trace gives lengths, their spread, the bound on hits and the mean rate.
+Status use_trace(const PlanArgs& args, sim::PlanInput& input) {
+  const std::string file = find_data_file(args.trace);
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const sim::Trace trace, sim::parse_trace(file, text));
+  const sim::TraceStats stats = sim::trace_stats(trace);
+  input.requests_per_day = stats.requests_per_s * 86400;
+  input.input_tokens_mean = stats.input_mean;
+  input.input_cv2 = stats.input_cv2;
+  input.output_tokens_mean = stats.output_mean;
+  input.output_cv2 = stats.output_cv2;
+  input.hit_share = stats.hit_share_bound;
+  return ok_status();
+}
+
+Status fit_measurements(const PlanArgs& args, sim::PlanInput& input, const sim::PlanResult& plan) {
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(args.measurements));
+  const sim::DecodeUnitShape decode{
+      static_cast<double>(plan.decode.ranks), static_cast<double>(plan.decode.slots),
+      input.mtp_acceptance > 0 && input.model.mtp_layers > 0 ? 2.0 : 1.0, plan.decode.expert_imbalance,
+      input.mtp_acceptance > 0 && input.model.mtp_layers > 0};
+  const sim::PrefillUnitShape prefill{static_cast<double>(plan.prefill.ranks),
+                                      static_cast<double>(plan.prefill.slots), plan.prefill.expert_imbalance,
+                                      input.hit_share / (1 - input.hit_share)};
+  ASSIGN_OR_RETURN(const sim::ProfileFit fit,
+                   sim::fit_profile(args.measurements, text, input.hw, input.model, decode, prefill));
+  input.hw = fit.hw;
+  std::printf(
+      "fitted   decode_phi %.4f (%d rows, %.1f %% rms left), prefill_phi %.4f (%d rows, %.1f %% rms left)\n",
+      fit.hw.decode_phi, fit.decode_rows, fit.decode_rms_percent, fit.hw.prefill_phi, fit.prefill_rows,
+      fit.prefill_rms_percent);
+  return ok_status();
+}
+
+Result<int> run_plan(PlanArgs& args) {
+  sim::PlanInput& input = args.input;
+  ASSIGN_OR_RETURN(input.model, shape_of(args.model));
+  ASSIGN_OR_RETURN(input.hw, sim::load_profile(find_data_file(args.profile), read_text_file));
+  if (args.price >= 0) {
+    RETURN_IF_ERROR(sim::set_profile_constant(input.hw, "hardware.price_usd_per_gpu_hour", args.price));
+  }
+  if (!args.trace.empty()) RETURN_IF_ERROR(use_trace(args, input));
+  if (!args.day_load.empty()) RETURN_IF_ERROR(use_shape(args, input));
+  RETURN_IF_ERROR(sim::validate_plan_input(input));
+  sim::PlanOutcome outcome = sim::make_plan(input);
+  if (outcome.plan && !args.measurements.empty()) {
+    RETURN_IF_ERROR(fit_measurements(args, input, *outcome.plan));
+    outcome = sim::make_plan(input);
+  }
+  if (!outcome.plan) {
+    std::fprintf(stderr, "no plan fits: %s\n", outcome.reason.c_str());
+    return kExitNoPlan;
+  }
+  if (!args.emit.empty()) {
+    ASSIGN_OR_RETURN(const sim::EmitFormat format, sim::parse_emit_format(args.emit));
+    std::fputs(sim::emit_deployment(args.model, input, *outcome.plan, format).c_str(), stdout);
+    return 0;
+  }
+  const auto sensitivities = sim::plan_sensitivities(input, *outcome.plan);
+  std::fputs(sim::plan_text(input, args.model, *outcome.plan, sensitivities).c_str(), stdout);
+  if (!args.out_dir.empty()) {
+    RETURN_IF_ERROR(
+        write_report(sim::plan_report(input, args.model, *outcome.plan, sensitivities), args.out_dir));
+  }
+  return 0;
+}
+
+void add_load_options(CLI::App& command, PlanArgs& args) {
+  sim::PlanInput& in = args.input;
+  command.add_option("--requests-per-day", in.requests_per_day, "Mean load")->capture_default_str();
+  command.add_option("--peak", in.peak_over_mean, "Busiest hour over the mean")->capture_default_str();
+  command.add_option("--day-load", args.day_load, "Hourly shape (CSV: hour,load) instead of --peak");
+  command.add_option("--trace", args.trace, "Take rate, lengths and hits from a trace (JSONL or CSV)");
+  command.add_option("--input-tokens", in.input_tokens_mean, "Mean prompt")->capture_default_str();
+  command.add_option("--input-cv2", in.input_cv2, "Its squared coefficient of variation")
+      ->capture_default_str();
+  command.add_option("--output-tokens", in.output_tokens_mean, "Mean answer")->capture_default_str();
+  command.add_option("--output-cv2", in.output_cv2, "Its squared coefficient of variation")
+      ->capture_default_str();
+  command.add_option("--hit-share", in.hit_share, "Prompt tokens found in a cache")->capture_default_str();
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, Outcome& outcome) {
+  auto args = std::make_shared<PlanArgs>();
+  CLI::App* command = app.add_subcommand("plan", "Size a deployment for a load and objectives");
+  sim::PlanInput& in = args->input;
+  command->add_option("--model", args->model, "deepseek-v3, deepseek-v2-lite, or a Hugging Face config.json")
+      ->capture_default_str();
+  command->add_option("--profile", args->profile, "Hardware profile (TOML)")->capture_default_str();
+  command->add_option("--price", args->price, "USD per GPU hour (default: the profile's)");
+  add_load_options(*command, *args);
+  command->add_option("--ttft", in.slo_ttft_s, "First token within this many seconds, 99 % of requests")
+      ->capture_default_str();
+  command->add_option("--tokens-per-s", in.slo_tokens_per_s_per_user, "Tokens per second per user")
+      ->capture_default_str();
+  command->add_option("--mtp-acceptance", in.mtp_acceptance, "Share of MTP tokens accepted; 0: MTP off")
+      ->capture_default_str();
+  command->add_option("--kv-retention-hours", in.kv_retention_hours, "How long stored KV is kept")
+      ->capture_default_str();
+  command->add_option("--decode-nodes", in.decode_nodes, "Fix the decode unit's nodes (0: search)")
+      ->capture_default_str();
+  command->add_option("--prefill-nodes", in.prefill_nodes, "Fix the prefill unit's nodes (0: search)")
+      ->capture_default_str();
+  command->add_option("--nodes-max", in.nodes_max, "Budget: nodes at the peak")->capture_default_str();
+  command->add_option("--profile-from", args->measurements,
+                      "Fit the profile to measured steps (CSV: phase,load,length,time_ms)");
+  command->add_option("--emit", args->emit, "Write the deployment instead: toml, kubernetes or slurm");
+  command->add_option("--out", args->out_dir, "Directory for report.html and summary.json");
+  command->callback([args, &outcome] {
+    const Result<int> code = run_plan(*args);
+    outcome.exit_code = code.ok() ? *code : report_error(code.status());
+  });
+}
+
+}  // namespace fathom::cli

@@ -1,0 +1,85 @@
+#include "cli/sim_files.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/clock.h"
+
+namespace fathom::cli {
+namespace {
+
+constexpr double kRedrawSeconds = 0.2;
+
+double now_s() { return to_seconds(SystemClock().now().time_since_epoch()); }
+
+Status write_file(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) return make_status(StatusCode::kUnavailable, "{}: cannot be written", path.string());
+  return ok_status();
+}
+
+}  // namespace
+
+Result<std::string> read_text_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return make_status(StatusCode::kNotFound, "{}: cannot be read", path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string find_data_file(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return path;
+  const auto binary = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  for (auto dir = binary.parent_path(); !ignored && dir.has_relative_path(); dir = dir.parent_path()) {
+    if (std::filesystem::exists(dir / path, ignored)) return (dir / path).string();
+  }
+  return path;
+}
+
+Status write_report(const sim::Report& report, const std::string& dir) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) return make_status(StatusCode::kUnavailable, "{}: {}", dir, error.message());
+  const std::filesystem::path root(dir);
+  RETURN_IF_ERROR(write_file(root / "summary.json", sim::summary_json(report)));
+  RETURN_IF_ERROR(write_file(root / "report.html", sim::report_html(report)));
+  for (const sim::CsvFile& file : report.csv_files) RETURN_IF_ERROR(write_file(root / file.name, file.text));
+  return ok_status();
+}
+
+ProgressBar::ProgressBar(std::string label)
+    : label_(std::move(label)), started_s_(now_s()), terminal_(isatty(STDERR_FILENO) != 0) {}
+
+ProgressBar::~ProgressBar() {
+  if (terminal_) std::fprintf(stderr, "\r\033[K");
+}
+
+double ProgressBar::elapsed_s() const { return now_s() - started_s_; }
+
+void ProgressBar::update(double done) {
+  const double elapsed = elapsed_s();
+  if (!terminal_ || done <= 0 || elapsed - drawn_s_ < kRedrawSeconds) return;
+  drawn_s_ = elapsed;
+  const int filled = static_cast<int>(done * 30);
+  const double left = elapsed * (1 - done) / done;
+  std::fprintf(stderr, "\r%s [%.*s%*s] %5.1f %%  %.2f %%/s  %.0f s left\033[K", label_.c_str(), filled,
+               "##############################", 30 - filled, "", done * 100, done * 100 / elapsed, left);
+  std::fflush(stderr);
+}
+
+int report_error(const Status& status) {
+  std::fprintf(stderr, "error: %s\n", status.message().c_str());
+  const bool input = status.code() == StatusCode::kInvalidArgument ||
+                     status.code() == StatusCode::kNotFound || status.code() == StatusCode::kDataLoss;
+  return input ? 2 : 1;
+}
+
+}  // namespace fathom::cli

@@ -1,0 +1,35 @@
+// Files and the progress bar of the simulator's subcommands; src/sim itself touches neither.
+#pragma once
+
+#include <string>
+
+#include "sim/report.h"
+
+namespace fathom::cli {
+
+Result<std::string> read_text_file(const std::string& path);
+// As given; else beside the binary's source tree, so that `build/release/fathom` works from anywhere.
+std::string find_data_file(const std::string& path);
+// Makes DIR and writes summary.json, report.html and the CSV files into it.
+Status write_report(const sim::Report& report, const std::string& dir);
+
+// One line on stderr, redrawn: share done, rate and time left. Silent when stderr is no terminal, but for the
+// end.
+class ProgressBar {
+ public:
+  explicit ProgressBar(std::string label);
+  ~ProgressBar();
+  void update(double done);
+  double elapsed_s() const;
+
+ private:
+  std::string label_;
+  double started_s_;
+  double drawn_s_ = 0;
+  bool terminal_;
+};
+
+// Prints "error: message" and gives the exit code for the status: 2 bad input, else 1.
+int report_error(const Status& status);
+
+}  // namespace fathom::cli
