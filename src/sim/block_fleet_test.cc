@@ -122,12 +122,13 @@ TEST(BlockFleet, StaleLoadDataDoesNotPileUpRequests) {
   BlockFleetOptions options = small_fleet();
   options.report_delay_ms = 1000;
   options.decode_policy = DecodePolicy::kKvCapped;
+  options.decode_blocks_per_rank = 4000;
   options.prefill_units = options.decode_units = 1;
   SyntheticOptions load;
-  load.seconds = 20;
-  load.requests_per_s = 60;
+  load.seconds = 10;
+  load.requests_per_s = 180;
   load.shared_share = 0;
-  load.lengths.input_mean_tokens = 900;
+  load.lengths.input_mean_tokens = 300;
   load.lengths.input_cv2 = 0.01;
   load.lengths.output_mean_tokens = 120;
   load.lengths.output_cv2 = 0.01;

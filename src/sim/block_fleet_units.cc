@@ -4,6 +4,11 @@
 #include "sim/block_fleet_impl.h"
 
 namespace fathom::sim {
+namespace {
+
+constexpr double kBalancedRequestsMin = 8;  // per rank; ratios of emptier units say little
+
+}  // namespace
 
 void BlockFleet::wake(Unit& unit) {
   if (unit.stepping || !unit.alive) return;
@@ -120,7 +125,7 @@ void BlockFleet::begin_decode_step(Unit& unit) {
   if (stepping.empty()) return;
   const auto ranks = static_cast<double>(unit.ranks.size());
   load.requests_mean = static_cast<double>(stepping.size()) / ranks;
-  if (load.requests_mean >= 1) {
+  if (load.requests_mean >= kBalancedRequestsMin) {
     ++busy_steps_;
     kv_ratio_sum_ += load.kv_tokens_max * ranks / kv_sum;
     requests_ratio_sum_ += load.requests_max / load.requests_mean;

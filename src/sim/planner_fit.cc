@@ -25,7 +25,7 @@ constexpr Knob kKnobs[] = {
     {"price_usd_per_gpu_hour", [](PlanInput& in, double f) { in.hw.price_usd_per_gpu_hour *= f; }},
     {"mtp_acceptance",
      [](PlanInput& in, double f) { in.mtp_acceptance = std::min(1.0, in.mtp_acceptance * f); }},
-    {"expert_imbalance", [](PlanInput& in, double f) { in.expert_imbalance_factor *= f; }},
+    {"expert_imbalance_above_1", [](PlanInput& in, double f) { in.expert_imbalance_factor *= f; }},
     {"kv_imbalance", [](PlanInput& in, double f) { in.kv_imbalance *= f; }},
     {"gemm_peak_tflops", [](PlanInput& in, double f) { in.hw.gemm_peak_tflops *= f; }},
     {"hbm_bandwidth",
