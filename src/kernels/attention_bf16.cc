@@ -3,6 +3,7 @@
 #include "kernels/dispatch_tables.h"
 #include "kernels/micro_bf16.h"
 #include "kernels/simd_avx512.h"
+#include "kernels/transpose_avx512.h"
 
 namespace fathom {
 namespace {
@@ -93,13 +94,6 @@ struct WeighKernel {
   }
 };
 
-FATHOM_INLINE uint32_t bf16_bits(float x) {
-  uint32_t bits;
-  const float rounded = Avx512::first(Avx512::round_bf16(Avx512::set1(x)));
-  __builtin_memcpy(&bits, &rounded, 4);
-  return bits >> 16;
-}
-
 // One query token's heads in absorbed form.
 struct Absorbed {
   const LatentBlocks& kv;
@@ -110,6 +104,7 @@ struct Absorbed {
   uint32_t* p;          // [32][heads] pairs of tokens
   float* sums;          // [num_heads][latent]
   std::byte* odd_rows;  // the tile's rows padded to whole pairs, when dim is odd
+  Bf16* rows_bf16;      // 16 heads' queries as rows
   SoftmaxState state;
 
   Absorbed(const LatentBlocks& kv, const AbsorbedQuery& query, std::byte* memory) : kv(kv), query(query) {
@@ -124,6 +119,7 @@ struct Absorbed {
     p = scratch.take<uint32_t>(kAttentionTile / 2 * heads);
     sums = scratch.take<float>(query.num_heads * latent);
     odd_rows = scratch.take<std::byte>(kAttentionTile * pairs * 4);
+    rows_bf16 = scratch.take<Bf16>(16 * round_up(pairs, 16) * 2);
     state = scratch.take_state(heads);
     __builtin_memset(sums, 0, static_cast<size_t>(query.num_heads * latent) * 4);
     pack_query();
@@ -131,24 +127,43 @@ struct Absorbed {
 
   static FATHOM_INLINE int64_t panel_width(int64_t heads_left) { return heads_left > 16 ? 32 : 16; }
 
-  FATHOM_INLINE float query_element(int64_t h, int64_t i) const {
-    if (h >= query.num_heads || i >= dim) return 0;
-    return i < kv.latent_dim ? query.latent[h * query.latent_stride + i]
-                             : query.rope[h * query.rope_stride + i - kv.latent_dim];
-  }
-
+  // A head's [latent | rope] as BF16, then 16 heads at a time turned from rows into lanes.
   void pack_query() {
+    const int64_t row_pairs = round_up(pairs, 16);
     uint32_t* panel = q;
     for (int64_t first = 0; first < query.num_heads; first += 32) {
       const int64_t width = panel_width(query.num_heads - first);
-      for (int64_t h = 0; h < width; ++h) {
-        for (int64_t i = 0; i < pairs; ++i) {
-          panel[i * width + h] = bf16_bits(query_element(first + h, 2 * i)) |
-                                 bf16_bits(query_element(first + h, 2 * i + 1)) << 16;
+      for (int64_t half = 0; half < width; half += 16) {
+        for (int64_t h = 0; h < 16; ++h)
+          round_head(first + half + h, rows_bf16 + h * row_pairs * 2, row_pairs * 2);
+        for (int64_t i = 0; i < pairs; i += 16) {
+          __m512i x[16];
+          FATHOM_UNROLL
+          for (int h = 0; h < 16; ++h) x[h] = _mm512_load_si512(rows_bf16 + (h * row_pairs + i) * 2);
+          transpose(x);
+          for (int64_t j = 0; j < smaller(16, pairs - i); ++j) {
+            _mm512_store_si512(panel + (i + j) * width + half, x[j]);
+          }
         }
       }
       panel += pairs * width;
     }
+  }
+
+  void round_head(int64_t h, Bf16* row, int64_t elements) const {
+    __builtin_memset(static_cast<void*>(row), 0, static_cast<size_t>(elements) * 2);
+    if (h >= query.num_heads) return;
+    round_elements(query.latent + h * query.latent_stride, kv.latent_dim, row);
+    round_elements(query.rope + h * query.rope_stride, kv.rope_dim, row + kv.latent_dim);
+  }
+
+  static FATHOM_INLINE void round_elements(const float* x, int64_t n, Bf16* out) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) Avx512::store_bf16(out + i, Avx512::load(x + i));
+    if (i == n) return;
+    Bf16 rest[16];
+    Avx512::store_bf16(rest, Avx512::load_part(x + i, n - i));
+    __builtin_memcpy(static_cast<void*>(out + i), rest, static_cast<size_t>(n - i) * 2);
   }
 
   void score_tile(const std::byte* rows, int64_t count) {

@@ -49,6 +49,9 @@ Tables make_complete_tables() {
     inherit(table.mla_absorbed, lower.mla_absorbed);
     inherit(table.mla_per_head, lower.mla_per_head);
     inherit(table.quantize_rows, lower.quantize_rows);
+    inherit(table.quantize_int4_groups, lower.quantize_int4_groups);
+    inherit(table.divide_to_fp8, lower.divide_to_fp8);
+    inherit(table.max_magnitude, lower.max_magnitude);
     inherit(table.rms_norm, lower.rms_norm);
     inherit(table.silu_mul, lower.silu_mul);
     inherit(table.rope_interleaved, lower.rope_interleaved);

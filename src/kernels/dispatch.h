@@ -18,6 +18,11 @@ struct KernelTable {
   decltype(&fathom::mla_absorbed) mla_absorbed = nullptr;
   decltype(&fathom::mla_per_head) mla_per_head = nullptr;
   void (*quantize_rows)(MatrixView<const float>, const Activations&, int64_t, int64_t) = nullptr;
+  // Weights, see quantize.cc. Groups of 32 to INT4; n elements to e4m3(x / scale); the largest magnitude, by
+  // bits.
+  void (*quantize_int4_groups)(const float* x, int64_t num_groups, uint8_t* codes, F16* scales) = nullptr;
+  void (*divide_to_fp8)(const float* x, int64_t n, float scale, Fp8E4m3* codes) = nullptr;
+  float (*max_magnitude)(const float* x, int64_t n) = nullptr;
   decltype(&fathom::rms_norm) rms_norm = nullptr;
   decltype(&fathom::silu_mul) silu_mul = nullptr;
   decltype(&fathom::rope_interleaved) rope_interleaved = nullptr;

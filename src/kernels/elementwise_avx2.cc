@@ -1,8 +1,11 @@
-#include "kernels/elementwise_simd.h"
+#include "kernels/quantize_simd.h"
 #include "kernels/simd_avx2.h"
 
 namespace fathom {
 
-void add_avx2_elementwise(KernelTable& table) { add_elementwise<Avx2>(table); }
+void add_avx2_elementwise(KernelTable& table) {
+  add_elementwise<Avx2>(table);
+  add_quantize<Avx2>(table);
+}
 
 }  // namespace fathom

@@ -56,16 +56,24 @@ void softmax_row_ref(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
+// Element i of memory that need not be aligned.
+template <typename T>
+T load(const void* x, int64_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const std::byte*>(x) + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
 void to_f32_ref(DType dtype, const void* x, int64_t n, float* y) {
   switch (dtype) {
     case DType::kF32:
       std::memcpy(y, x, static_cast<size_t>(n) * 4);
       return;
     case DType::kBf16:
-      for (int64_t i = 0; i < n; ++i) y[i] = bf16_to_f32(static_cast<const Bf16*>(x)[i]);
+      for (int64_t i = 0; i < n; ++i) y[i] = bf16_to_f32(load<Bf16>(x, i));
       return;
     case DType::kF16:
-      for (int64_t i = 0; i < n; ++i) y[i] = f16_to_f32(static_cast<const F16*>(x)[i]);
+      for (int64_t i = 0; i < n; ++i) y[i] = f16_to_f32(load<F16>(x, i));
       return;
     default:
       CHECK_MSG(false, "to_f32 takes F32, BF16 and F16");

@@ -1,4 +1,4 @@
-// The row-wise ops and the rounding of activations for a vector type V (simd_avx2.h, simd_avx512.h).
+// The row-wise ops for a vector type V (simd_avx2.h, simd_avx512.h).
 #pragma once
 
 #include "kernels/dispatch_tables.h"
@@ -184,60 +184,8 @@ void from_f32_simd(const float* x, int64_t n, DType dtype, void* y) {
   convert<V>(DType::kF32, x, dtype, y, n);
 }
 
-// One block of up to 128: its scale and codes; codes of the rest of 128 are zero.
-template <class V>
-FATHOM_INLINE void quantize_block(const float* x, int64_t count, const Activations& out, std::byte* codes,
-                                  float* scale) {
-  using F = typename V::F;
-  F top = V::zero();
-  for_vectors<V>(
-      count, [&](int64_t i) { top = V::max_magnitude(top, V::load(x + i)); },
-      [&](int64_t i, int64_t n) { top = V::max_magnitude(top, V::load_part(x + i, n)); });
-  const float amax = V::highest_bits(top);
-  const bool fp8 = out.format == ActFormat::kFp8;
-  *scale = fp8 ? (amax < 1e-4f ? 1e-4f : amax) / kFp8E4m3Max : amax / 127.0f;
-  if (fp8 && out.power_of_two_scales && *scale < __builtin_inff()) {
-    uint32_t bits;  // up to the next power of two: scales are normal numbers
-    __builtin_memcpy(&bits, scale, 4);
-    bits = (bits + 0x7fffffu) & 0x7f800000u;
-    __builtin_memcpy(scale, &bits, 4);
-  }
-  const F divisor = V::set1(*scale);
-  const F inverse = V::set1(amax > 0 ? 127.0f / amax : 0.0f);
-  for (int64_t i = 0; i < kScaleBlock; i += V::kLanes) {
-    const int64_t n = count - i;
-    const F value = n >= V::kLanes ? V::load(x + i) : n > 0 ? V::load_part(x + i, n) : V::zero();
-    if (fp8) {
-      V::store_fp8(codes + i, V::div(value, divisor));
-    } else {
-      V::store_int8(codes + i, V::round(V::mul(value, inverse)));
-    }
-  }
-}
-
-template <class V>
-void quantize_rows_simd(MatrixView<const float> x, const Activations& out, int64_t row_begin,
-                        int64_t row_end) {
-  for (int64_t r = row_begin; r < row_end; ++r) {
-    const float* in = x.data + r * x.stride;
-    auto* row = static_cast<std::byte*>(out.data) + r * out.row_stride_bytes;
-    if (out.format == ActFormat::kF32) {
-      convert<V>(DType::kF32, in, DType::kF32, row, out.k);
-    } else if (out.format == ActFormat::kBf16) {
-      convert<V>(DType::kF32, in, DType::kBf16, row, out.k);
-      if (out.k % 2 == 1) __builtin_memset(row + out.k * 2, 0, 2);
-    } else {
-      float* scales = out.scales + r * out.scale_stride;
-      for (int64_t k = 0; k < out.k; k += kScaleBlock) {
-        quantize_block<V>(in + k, smaller(kScaleBlock, out.k - k), out, row + k, scales++);
-      }
-    }
-  }
-}
-
 template <class V>
 void add_elementwise(KernelTable& table) {
-  table.quantize_rows = quantize_rows_simd<V>;
   table.rms_norm = rms_norm_simd<V>;
   table.silu_mul = silu_mul_simd<V>;
   table.rope_interleaved = rope_simd<V>;

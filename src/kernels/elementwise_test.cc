@@ -144,6 +144,28 @@ TEST_P(ElementwiseTest, QuantizesActivationsBitForBit) {
   }
 }
 
+TEST_P(ElementwiseTest, QuantizesWeightsBitForBit) {
+  constexpr int64_t kGroups = 40, kCount = kGroups * kInt4Group - 5;
+  std::vector<float> x = random_floats(kGroups * kInt4Group, 3);
+  for (int64_t g = 0; g < kGroups; ++g) {
+    for (int64_t i = 0; i < kInt4Group; ++i) x[g * kInt4Group + i] *= std::exp2(static_cast<float>(g - 20));
+  }
+  std::fill(x.begin() + 64, x.begin() + 96, 0.0f);
+  x[100] = 3;  // a tie of magnitudes
+  x[101] = -3;
+  std::vector<uint8_t> want(kGroups * 16), got(want.size());
+  std::vector<F16> want_scales(kGroups), got_scales(kGroups);
+  ref().quantize_int4_groups(x.data(), kGroups, want.data(), want_scales.data());
+  own().quantize_int4_groups(x.data(), kGroups, got.data(), got_scales.data());
+  EXPECT_EQ(want, got);
+  EXPECT_EQ(want_scales, got_scales);
+  std::vector<Fp8E4m3> want_fp8(kCount), got_fp8(kCount);
+  ref().divide_to_fp8(x.data(), kCount, 0.013f, want_fp8.data());
+  own().divide_to_fp8(x.data(), kCount, 0.013f, got_fp8.data());
+  EXPECT_EQ(want_fp8, got_fp8);
+  EXPECT_EQ(ref().max_magnitude(x.data(), kCount), own().max_magnitude(x.data(), kCount));
+}
+
 TEST_P(ElementwiseTest, BadNumbersShowInTheScale) {
   for (const ActFormat format : {ActFormat::kFp8, ActFormat::kInt8}) {
     for (const float bad :

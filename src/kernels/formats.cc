@@ -61,16 +61,11 @@ int64_t WeightSource::scale_cols() const {
 }
 
 int64_t act_row_bytes(ActFormat format, int64_t k) {
-  switch (format) {
-    case ActFormat::kF32:
-      return round_up(k * 4, 64);
-    case ActFormat::kBf16:
-      return round_up(k * 2, 64);
-    case ActFormat::kFp8:
-    case ActFormat::kInt8:
-      return round_up(k, kScaleBlock);
-  }
-  CHECK_MSG(false, "unknown activation format");
+  constexpr int64_t kElementBytes[kNumActFormats] = {4, 2, 1, 1};
+  const bool scaled = format == ActFormat::kFp8 || format == ActFormat::kInt8;
+  const int64_t bytes = (scaled ? round_up(k, kScaleBlock) : k) * kElementBytes[static_cast<int>(format)];
+  const int64_t lines = ceil_div(bytes, 64);
+  return (lines % 2 == 0 ? lines + 1 : lines) * 64;
 }
 
 int64_t act_row_scales(ActFormat format, int64_t k) {

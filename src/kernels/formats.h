@@ -70,7 +70,8 @@ struct Activations {
   float* row_scales(int64_t r) const { return scales + r * scale_stride; }
 };
 
-// Bytes of one row in memory of our own: padded to 64 bytes (F32, BF16) or to 128 elements (FP8, INT8).
+// Bytes of one row in memory of our own: padded (FP8 and INT8 to 128 elements) to an odd number of cache
+// lines, so that the rows a kernel reads together fall on different cache sets.
 int64_t act_row_bytes(ActFormat format, int64_t k);
 // Scales of one row: ceil(k/128) for FP8 and INT8, else 0.
 int64_t act_row_scales(ActFormat format, int64_t k);

@@ -65,20 +65,21 @@ struct Fp8Kernel {
   static constexpr int kMaxRows = 11;
   static constexpr int64_t kKBlock = 1024;
   static constexpr int64_t kGroupRows = 5 * kMaxRows;
-  static constexpr int64_t kScratch = kGroupRows * kKBlock;
+  static constexpr int64_t kRowPadding = 32;  // one cache line: rows fall on different cache sets
+  static constexpr int64_t kScratch = kGroupRows * (kKBlock + kRowPadding);
   struct Scratch {
     alignas(64) uint16_t a[kScratch];
   };
-  static int64_t max_k(int64_t rows) { return kScratch / rows / kScaleBlock * kScaleBlock; }
+  static int64_t max_k(int64_t rows) { return (kScratch / rows - kRowPadding) / kScaleBlock * kScaleBlock; }
 
   static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
                       Scratch& scratch, MicroArgs& args) {
     const Fp8Decoder decoder;
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     const auto* data = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k;
-    const int64_t stride = round_up(k_count, kScaleBlock);
+    const int64_t padded = round_up(k_count, kScaleBlock), stride = padded + kRowPadding;
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t i = 0; i < stride; i += 64) {
+      for (int64_t i = 0; i < padded; i += 64) {
         const __m512i codes = _mm512_loadu_si512(data + r * x.row_stride_bytes + i);
         __m512bh first, second;
         decoder.decode(_mm512_permutexvar_epi64(order, codes), first, second);

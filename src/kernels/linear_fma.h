@@ -77,6 +77,12 @@ struct Fp8Decoder {
   }
 };
 
+// A panel widened to F32 in the cache, for many rows; scaled as its format is.
+template <class V, WeightFormat kOf>
+struct WidenedDecoder : F32Decoder<V> {
+  static constexpr WeightFormat kFormat = kOf;
+};
+
 // A block of rows against kGroups pairs of vectors starting at pair `group`, over one run of K without
 // scales.
 template <class V, class D, int kRows, int kGroups>
@@ -156,6 +162,9 @@ FATHOM_INLINE void fma_groups(const MicroArgs& args, int group) {
   }
 }
 
+template <class V, class D>
+struct FmaKernel;
+
 // The K of panel_driver.h. With AVX2 a panel is two pairs of vectors: both at once for one or two rows, so
 // that memory is read once and forward, one after the other (from the cache) for more.
 template <class V, class D>
@@ -164,15 +173,36 @@ struct FmaKernel {
   static constexpr WeightFormat kFormat = D::kFormat;
   static constexpr int kPairs = 16 / V::kLanes;
   static constexpr int kMaxRows = kPairs == 1 ? 12 : 6;
-  static constexpr int64_t kKBlock = 512;
-  static constexpr int64_t kGroupRows = 60;
-  static constexpr bool kWiden = kFormat == WeightFormat::kBf16 || kFormat == WeightFormat::kFp8;
-  static constexpr int64_t kScratchFloats = kWiden ? kGroupRows * kKBlock : 16;
+  static constexpr bool kWiden = D::kStep == 2;
+  static constexpr int64_t kKBlock = kWiden ? 128 : 512;
+  static constexpr int64_t kGroupRows = kWiden ? 240 : 60;
+  static constexpr int64_t kRowPadding = 16;  // one cache line: rows fall on different cache sets
+  static constexpr int64_t kScratchFloats = kWiden ? kGroupRows * (kKBlock + kRowPadding) : 16;
   struct Scratch {
     alignas(64) float a[kScratchFloats];
+    alignas(64) float panel[kWiden ? kKBlock * kLinearTileN : 16];
   };
+  // Several blocks of rows share a panel widened once.
+  static constexpr bool kWidensPanels = kWiden;
+  using Widened = FmaKernel<V, WidenedDecoder<V, kFormat>>;
+  static void widen_panel(Scratch& scratch, MicroArgs& args) {
+    for (int64_t k = 0; k < args.k_count; k += D::kStep) {
+      float* out = scratch.panel + k * kLinearTileN;
+      FATHOM_UNROLL
+      for (int pair = 0; pair < kPairs; ++pair) {
+        const auto raw = D::read(args.w + k / D::kStep * D::kStepBytes, pair);
+        const int64_t first = D::kSpread == V::kLanes ? pair * 2 * V::kLanes : pair * V::kLanes;
+        FATHOM_UNROLL
+        for (int i = 0; i < D::kStep; ++i) {
+          V::store(out + i * kLinearTileN + first, D::decode(raw, i, 0));
+          V::store(out + i * kLinearTileN + first + D::kSpread, D::decode(raw, i, 1));
+        }
+      }
+    }
+    args.w = reinterpret_cast<const std::byte*>(scratch.panel);
+  }
   static int64_t max_k(int64_t rows) {
-    return kWiden ? kScratchFloats / rows / kScaleBlock * kScaleBlock : INT64_MAX;
+    return kWiden ? (kScratchFloats / rows - kRowPadding) / kScaleBlock * kScaleBlock : INT64_MAX;
   }
 
   static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
@@ -183,7 +213,7 @@ struct FmaKernel {
       args.a_stride = x.row_stride_bytes;
       return;
     }
-    const int64_t stride = round_up(k_count, kScaleBlock);
+    const int64_t stride = round_up(k_count, kScaleBlock) + kRowPadding;
     for (int64_t r = 0; r < rows; ++r) {
       widen(data + r * x.row_stride_bytes + k * (kFormat == WeightFormat::kFp8 ? 1 : 2), k_count,
             scratch.a + r * stride);

@@ -15,6 +15,11 @@ FATHOM_INLINE __m256i load_bytes(const std::byte* p) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
 }
 
+// Accumulators have the lanes' own type: through __m256i, whose lanes are 64 bits, g++ 12 copies and spills
+// them.
+typedef int32_t Int32x8 __attribute__((vector_size(32), may_alias));
+typedef int16_t Int16x16 __attribute__((vector_size(32), may_alias));
+
 FATHOM_INLINE void prefetch(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p) + 2048, _MM_HINT_T0);
 }
@@ -39,11 +44,11 @@ void run_int8(const MicroArgs& args, int first) {
     const std::byte* a = args.a + block * kScaleBlock;
     const std::byte* scales = w;
     w += 128;
-    __m256i dot[kRows][kVectors];
+    Int32x8 dot[kRows][kVectors];
     FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) {
       FATHOM_UNROLL
-      for (int v = 0; v < kVectors; ++v) dot[r][v] = _mm256_setzero_si256();
+      for (int v = 0; v < kVectors; ++v) dot[r][v] = Int32x8{};
     }
     const int64_t count = smaller(kScaleBlock, args.k_count - block * kScaleBlock);
     for (int64_t k = 0; k < count; k += 4, w += 128) {
@@ -61,7 +66,7 @@ void run_int8(const MicroArgs& args, int first) {
         FATHOM_UNROLL
         for (int v = 0; v < kVectors; ++v) {
           const __m256i pairs = _mm256_maddubs_epi16(magnitude[v], _mm256_sign_epi8(quad, weight[v]));
-          dot[r][v] = _mm256_add_epi32(dot[r][v], _mm256_madd_epi16(pairs, ones));
+          dot[r][v] += (Int32x8)_mm256_madd_epi16(pairs, ones);
         }
       }
     }
@@ -71,7 +76,7 @@ void run_int8(const MicroArgs& args, int first) {
       FATHOM_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         const __m256 w_scale = _mm256_load_ps(reinterpret_cast<const float*>(scales) + v * 8);
-        add_scaled(args.c + r * args.c_stride + (first + v) * 8, _mm256_cvtepi32_ps(dot[r][v]),
+        add_scaled(args.c + r * args.c_stride + (first + v) * 8, _mm256_cvtepi32_ps((__m256i)dot[r][v]),
                    _mm256_mul_ps(x_scale, w_scale), args.first && block == 0);
       }
     }
@@ -108,15 +113,15 @@ template <int kRows, int kVectors>
 FATHOM_INLINE void add_int4_group(const MicroArgs& args, const std::byte* w, int first, const std::byte* a,
                                   const int32_t* x_sums, __m256 (&sums)[kRows][kVectors]) {
   const __m256i nibble = _mm256_set1_epi8(15);
-  __m256i pairs[kRows][kVectors];
+  Int16x16 pairs[kRows][kVectors];
   FATHOM_UNROLL
   for (int r = 0; r < kRows; ++r) {
     FATHOM_UNROLL
-    for (int v = 0; v < kVectors; ++v) pairs[r][v] = _mm256_setzero_si256();
+    for (int v = 0; v < kVectors; ++v) pairs[r][v] = Int16x16{};
   }
   const std::byte* codes = w + 64 + first * 32;
-  FATHOM_UNROLL
-  for (int s = 0; s < 4; ++s) {
+  FATHOM_NO_UNROLL
+  for (int64_t s = 0; s < 4; ++s) {
     prefetch(codes + s * 128);
     prefetch(codes + s * 128 + 64);
     FATHOM_UNROLL
@@ -132,7 +137,7 @@ FATHOM_INLINE void add_int4_group(const MicroArgs& args, const std::byte* w, int
         const __m256i quad = broadcast_quad(a + r * args.a_stride + s * 8 + half * 4);
         FATHOM_UNROLL
         for (int v = 0; v < kVectors; ++v) {
-          pairs[r][v] = _mm256_add_epi16(pairs[r][v], _mm256_maddubs_epi16(weight[v], quad));
+          pairs[r][v] += (Int16x16)_mm256_maddubs_epi16(weight[v], quad);
         }
       }
     }
@@ -144,7 +149,7 @@ FATHOM_INLINE void add_int4_group(const MicroArgs& args, const std::byte* w, int
     FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const __m256i offset = _mm256_set1_epi32(x_sums[r * args.x_sum_stride]);
-      const __m256i dot = _mm256_add_epi32(_mm256_madd_epi16(pairs[r][v], ones), offset);
+      const __m256i dot = _mm256_add_epi32(_mm256_madd_epi16((__m256i)pairs[r][v], ones), offset);
       sums[r][v] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, sums[r][v]);
     }
   }

@@ -9,6 +9,14 @@ namespace {
 
 constexpr int64_t kPrefetchBytes = 2048;
 
+// Accumulators have the lanes' own type: through __m512i, whose lanes are 64 bits, g++ 12 copies and spills
+// them.
+typedef int32_t Int32x16 __attribute__((vector_size(64), may_alias));
+
+FATHOM_INLINE Int32x16 dot_quads(Int32x16 acc, __m512i w, __m512i a) {
+  return (Int32x16)_mm512_dpbusd_epi32((__m512i)acc, w, a);
+}
+
 FATHOM_INLINE void prefetch(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T0);
 }
@@ -60,7 +68,7 @@ struct Int8Kernel {
   }
 
   template <int kRows>
-  static FATHOM_INLINE void scale_block(const MicroArgs& args, int64_t block, const __m512i (&dot)[kRows][2],
+  static FATHOM_INLINE void scale_block(const MicroArgs& args, int64_t block, const Int32x16 (&dot)[kRows][2],
                                         __m512 w_scale0, __m512 w_scale1) {
     const bool fresh = args.first && block == 0;
     FATHOM_UNROLL
@@ -69,10 +77,10 @@ struct Int8Kernel {
       const __m512 x_scale = _mm512_set1_ps(args.x_scales[r * args.x_scale_stride + block]);
       const __m512 before0 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
       const __m512 before1 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c + 16);
-      _mm512_storeu_ps(
-          c, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][0]), _mm512_mul_ps(x_scale, w_scale0), before0));
-      _mm512_storeu_ps(
-          c + 16, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][1]), _mm512_mul_ps(x_scale, w_scale1), before1));
+      _mm512_storeu_ps(c, _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)dot[r][0]),
+                                          _mm512_mul_ps(x_scale, w_scale0), before0));
+      _mm512_storeu_ps(c + 16, _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)dot[r][1]),
+                                               _mm512_mul_ps(x_scale, w_scale1), before1));
     }
   }
 
@@ -82,14 +90,14 @@ struct Int8Kernel {
     for (int64_t block = 0; block * kScaleBlock < args.k_count; ++block) {
       const std::byte* base[5];
       for (int i = 0; i < 5; ++i) base[i] = args.a + block * kScaleBlock + i * 3 * args.a_stride;
-      const __m512 w_scale0 = _mm512_load_ps(w), w_scale1 = _mm512_load_ps(w + 64);
+      const std::byte* w_scales = w;
       prefetch(w);
       prefetch(w + 64);
       w += 128;
-      __m512i dot[kRows][2];
+      Int32x16 dot[kRows][2];
       FATHOM_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        dot[r][0] = dot[r][1] = _mm512_set1_epi32(args.x_sums[r * args.x_sum_stride + block]);
+        dot[r][0] = dot[r][1] = (Int32x16)_mm512_set1_epi32(args.x_sums[r * args.x_sum_stride + block]);
       }
       const int64_t quads = (smaller(kScaleBlock, args.k_count - block * kScaleBlock) + 3) / 4;
       for (int64_t q = 0; q < quads; ++q) {
@@ -99,13 +107,13 @@ struct Int8Kernel {
         FATHOM_UNROLL
         for (int r = 0; r < kRows; ++r) {
           const __m512i a = broadcast_quad(base[r / 3] + r % 3 * args.a_stride);
-          dot[r][0] = _mm512_dpbusd_epi32(dot[r][0], w0, a);
-          dot[r][1] = _mm512_dpbusd_epi32(dot[r][1], w1, a);
+          dot[r][0] = dot_quads(dot[r][0], w0, a);
+          dot[r][1] = dot_quads(dot[r][1], w1, a);
         }
         for (int i = 0; i < (kRows + 2) / 3; ++i) base[i] += 4;
         w += 128;
       }
-      scale_block<kRows>(args, block, dot, w_scale0, w_scale1);
+      scale_block<kRows>(args, block, dot, _mm512_load_ps(w_scales), _mm512_load_ps(w_scales + 64));
     }
   }
 };
@@ -147,9 +155,10 @@ struct Int4Kernel {
     const __m512 scale1 = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(w + 32)));
     prefetch(w);
     w += 64;
-    __m512i dot[kRows][2];
+    Int32x16 dot[kRows][2];
     FATHOM_UNROLL
-    for (int r = 0; r < kRows; ++r) dot[r][0] = dot[r][1] = _mm512_set1_epi32(x_sums[r * args.x_sum_stride]);
+    for (int r = 0; r < kRows; ++r)
+      dot[r][0] = dot[r][1] = (Int32x16)_mm512_set1_epi32(x_sums[r * args.x_sum_stride]);
     const __m512i nibble = _mm512_set1_epi8(15);
     FATHOM_UNROLL
     for (int s = 0; s < 4; ++s) {
@@ -163,15 +172,15 @@ struct Int4Kernel {
         FATHOM_UNROLL
         for (int r = 0; r < kRows; ++r) {
           const __m512i quad = broadcast_quad(a + r * args.a_stride + s * 8 + half * 4);
-          dot[r][0] = _mm512_dpbusd_epi32(dot[r][0], w0, quad);
-          dot[r][1] = _mm512_dpbusd_epi32(dot[r][1], w1, quad);
+          dot[r][0] = dot_quads(dot[r][0], w0, quad);
+          dot[r][1] = dot_quads(dot[r][1], w1, quad);
         }
       }
     }
     FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      sums[r][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][0]), scale0, sums[r][0]);
-      sums[r][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][1]), scale1, sums[r][1]);
+      sums[r][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)dot[r][0]), scale0, sums[r][0]);
+      sums[r][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)dot[r][1]), scale1, sums[r][1]);
     }
   }
 

@@ -47,6 +47,12 @@ constexpr std::array<MicroKernel<K>, sizeof...(kRowsLess1)> micro_kernels(
 template <class K>
 constexpr auto kMicroKernels = micro_kernels<K>(std::make_integer_sequence<int, K::kMaxRows>());
 
+// Formats that add to c once per 128 of K: c is then a tile of our own, whose rows cannot fall on the same
+// cache sets as rows of y a power of two apart do.
+template <WeightFormat kFormat>
+constexpr bool kScaledSums =
+    kFormat == WeightFormat::kFp8 || kFormat == WeightFormat::kInt8 || kFormat == WeightFormat::kInt4;
+
 // Cuts `rows` into blocks as even as can be and calls block(first, count).
 template <class K, class Block>
 FATHOM_INLINE void for_row_blocks(int64_t rows, Block block) {
@@ -63,28 +69,27 @@ template <typename K>
 void run_panel(const MicroArgs& base, int64_t rows, const PackedWeight& w, int64_t panel, MatrixView<float> y,
                int64_t row) {
   const int64_t columns = smaller(kLinearTileN, w.n - panel * kLinearTileN);
-  alignas(64) float edge[K::kMaxRows * kLinearTileN];
+  alignas(64) float sums[K::kMaxRows * kLinearTileN];
   for_row_blocks<K>(rows, [&](int64_t done, int64_t count) {
     MicroArgs args = base;
     args.a += done * base.a_stride;
     if (base.x_scales != nullptr) args.x_scales += done * base.x_scale_stride;
     if (base.x_sums != nullptr) args.x_sums += done * base.x_sum_stride;
     float* out = y.data + (row + done) * y.stride + panel * kLinearTileN;
-    if (columns == kLinearTileN) {
+    if (columns == kLinearTileN && !kScaledSums<K::kFormat>) {
       args.c = out;
       args.c_stride = y.stride;
       kMicroKernels<K>[count - 1](args);
       return;
     }
-    args.c = edge;
+    args.c = sums;
     args.c_stride = kLinearTileN;
+    const auto bytes = static_cast<size_t>(columns) * 4;
     for (int64_t r = 0; r < count && !args.first; ++r) {
-      for (int64_t c = 0; c < columns; ++c) edge[r * kLinearTileN + c] = out[r * y.stride + c];
+      __builtin_memcpy(sums + r * kLinearTileN, out + r * y.stride, bytes);
     }
     kMicroKernels<K>[count - 1](args);
-    for (int64_t r = 0; r < count; ++r) {
-      for (int64_t c = 0; c < columns; ++c) out[r * y.stride + c] = edge[r * kLinearTileN + c];
-    }
+    for (int64_t r = 0; r < count; ++r) __builtin_memcpy(out + r * y.stride, sums + r * kLinearTileN, bytes);
   });
 }
 
@@ -113,6 +118,13 @@ void run_panels(const Activations& x, const PackedWeight& w, const LinearTile& t
       for (int64_t panel = tile.n_begin / kLinearTileN; panel < last; ++panel) {
         args.w = w.data + panel * bytes + panel_offset(K::kFormat, k);
         if (K::kFormat == WeightFormat::kFp8) args.w_scales = w_scales + panel * scale_cols + k / kScaleBlock;
+        if constexpr (requires { K::widen_panel(scratch, args); }) {
+          if (K::kWidensPanels && count > K::kMaxRows) {
+            K::widen_panel(scratch, args);
+            run_panel<typename K::Widened>(args, count, w, panel, y, row);
+            continue;
+          }
+        }
         run_panel<K>(args, count, w, panel, y, row);
       }
     }

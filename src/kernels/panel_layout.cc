@@ -85,12 +85,19 @@ int64_t panel_scales_at(int64_t n, int64_t k) {
   return ceil_div(n, kLinearTileN) * panel_bytes(WeightFormat::kFp8, k);
 }
 
-int64_t panels_total_bytes(WeightFormat format, int64_t n, int64_t k) {
+template <WeightFormat kFormat>
+int64_t panels_packed_bytes(int64_t n, int64_t k) {
   const int64_t panels = ceil_div(n, kLinearTileN);
   const int64_t scales =
-      format == WeightFormat::kFp8 ? round_up(panels * ceil_div(k, kScaleBlock) * 4, 64) : 0;
-  return panels * panel_bytes(format, k) + scales;
+      kFormat == WeightFormat::kFp8 ? round_up(panels * ceil_div(k, kScaleBlock) * 4, 64) : 0;
+  return panels * panel_bytes(kFormat, k) + scales;
 }
+template int64_t panels_packed_bytes<WeightFormat::kF32>(int64_t, int64_t);
+template int64_t panels_packed_bytes<WeightFormat::kF16>(int64_t, int64_t);
+template int64_t panels_packed_bytes<WeightFormat::kBf16>(int64_t, int64_t);
+template int64_t panels_packed_bytes<WeightFormat::kFp8>(int64_t, int64_t);
+template int64_t panels_packed_bytes<WeightFormat::kInt8>(int64_t, int64_t);
+template int64_t panels_packed_bytes<WeightFormat::kInt4>(int64_t, int64_t);
 
 void pack_panels(const PackedWeight& w, int64_t first_row, int64_t num_rows, const WeightSource& source,
                  int64_t source_row) {

@@ -51,16 +51,18 @@ constexpr int64_t panel_offset(WeightFormat format, int64_t k) {
 int64_t panel_bytes(WeightFormat format, int64_t k);
 // FP8: bytes from the start of the packed weights to the scales.
 int64_t panel_scales_at(int64_t n, int64_t k);
-int64_t panels_total_bytes(WeightFormat format, int64_t n, int64_t k);
 // LinearKernel::pack for this layout.
 void pack_panels(const PackedWeight& w, int64_t first_row, int64_t num_rows, const WeightSource& source,
                  int64_t source_row);
 
+// LinearKernel::packed_bytes. Defined in panel_layout.cc, which is compiled for any processor.
+template <WeightFormat kFormat>
+int64_t panels_packed_bytes(int64_t n, int64_t k);
+
 // A LinearKernel over panels.
 template <WeightFormat kFormat>
 constexpr LinearKernel make_panel_kernel(Isa isa, decltype(LinearKernel::run) run) {
-  return {kFormat, isa, [](int64_t n, int64_t k) { return panels_total_bytes(kFormat, n, k); }, pack_panels,
-          run};
+  return {kFormat, isa, panels_packed_bytes<kFormat>, pack_panels, run};
 }
 
 }  // namespace fathom

@@ -1,9 +1,9 @@
-// Weights to their saved forms, in plain C++ whose every operation is IEEE's, so that all machines agree.
+// Weights to their saved forms. Every operation of every instruction set's version is IEEE's, so all machines
+// agree.
 #include "kernels/quantize.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
+#include <array>
 #include <cstring>
 
 #include "base/check.h"
@@ -12,19 +12,12 @@
 namespace fathom {
 namespace {
 
-// Adding 1.5 · 2^23 leaves an integer of up to ±2^21, rounded to nearest even, in the low mantissa bits.
-constexpr float kRoundMagic = 12582912.0f;
-
-int32_t round_to_int(float x) {
-  return std::bit_cast<int32_t>(x + kRoundMagic) - std::bit_cast<int32_t>(kRoundMagic);
+constexpr std::array<float, 256> make_fp8_values() {
+  std::array<float, 256> values{};
+  for (int code = 0; code < 256; ++code) values[code] = fp8_e4m3_to_f32(Fp8E4m3{static_cast<uint8_t>(code)});
+  return values;
 }
-
-// The largest magnitude; NaN if there is one (NaN's bits are above infinity's).
-float max_magnitude(const float* x, int64_t n) {
-  uint32_t bits = 0;
-  for (int64_t i = 0; i < n; ++i) bits = std::max(bits, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
-  return std::bit_cast<float>(bits);
-}
+constexpr std::array<float, 256> kFp8Values = make_fp8_values();
 
 void dequantize_fp8(const WeightSource& source, int64_t row, int64_t k_begin, int64_t count, float* out) {
   const auto* codes = static_cast<const Fp8E4m3*>(source.data) + row * source.k + k_begin;
@@ -33,7 +26,7 @@ void dequantize_fp8(const WeightSource& source, int64_t row, int64_t k_begin, in
   for (int64_t i = 0; i < count; ++i) {
     float scale;
     std::memcpy(&scale, scales + (scale_row + (k_begin + i) / kScaleBlock) * 4, 4);
-    out[i] = fp8_e4m3_to_f32(codes[i]) * scale;
+    out[i] = kFp8Values[codes[i].bits] * scale;
   }
 }
 
@@ -59,25 +52,6 @@ void dequantize_int4(const WeightSource& source, int64_t row, int64_t k_begin, i
   }
 }
 
-// One group of up to 32: the scale takes the value of largest magnitude to code -8, so that it is exact.
-void quantize_int4_group(const float* x, int64_t count, uint8_t* codes, F16* scale_out) {
-  float extreme = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
-  }
-  *scale_out = f32_to_f16(extreme / -8.0f);
-  const float scale = f16_to_f32(*scale_out);
-  const float inverse = scale != 0 ? 1.0f / scale : 0.0f;
-  uint8_t nibbles[kInt4Group];
-  std::fill(nibbles, nibbles + kInt4Group, uint8_t{8});
-  for (int64_t i = 0; i < count; ++i) {
-    nibbles[i] = static_cast<uint8_t>(round_to_int(std::clamp(x[i] * inverse, -8.0f, 7.0f)) + 8);
-  }
-  for (int64_t i = 0; i < kInt4Group / 2; ++i) {
-    codes[i] = static_cast<uint8_t>(nibbles[2 * i] | (nibbles[2 * i + 1] << 4));
-  }
-}
-
 }  // namespace
 
 void dequantize_weight(const WeightSource& source, int64_t row, int64_t k_begin, int64_t count, float* out) {
@@ -88,19 +62,8 @@ void dequantize_weight(const WeightSource& source, int64_t row, int64_t k_begin,
       std::memcpy(out, data + at * 4, static_cast<size_t>(count) * 4);
       return;
     case DType::kBf16:
-      for (int64_t i = 0; i < count; ++i) {
-        Bf16 x;
-        std::memcpy(&x, data + (at + i) * 2, 2);
-        out[i] = bf16_to_f32(x);
-      }
-      return;
     case DType::kF16:
-      for (int64_t i = 0; i < count; ++i) {
-        F16 x;
-        std::memcpy(&x, data + (at + i) * 2, 2);
-        out[i] = f16_to_f32(x);
-      }
-      return;
+      return active_kernels().to_f32(source.dtype, data + at * 2, count, out);
     case DType::kFp8E4m3:
       return dequantize_fp8(source, row, k_begin, count, out);
     case DType::kInt8:
@@ -112,6 +75,38 @@ void dequantize_weight(const WeightSource& source, int64_t row, int64_t k_begin,
   }
 }
 
+void quantize_int8_block(const float* x, int64_t count, int8_t* codes, float* scale) {
+  // The same rule as for activations: amax / 127 and nearest even.
+  int8_t padded[kScaleBlock];
+  const Activations out{.format = ActFormat::kInt8,
+                        .rows = 1,
+                        .k = count,
+                        .data = padded,
+                        .row_stride_bytes = kScaleBlock,
+                        .scales = scale,
+                        .scale_stride = 1};
+  active_kernels().quantize_rows({x, 1, count}, out, 0, 1);
+  std::memcpy(codes, padded, static_cast<size_t>(count));
+}
+
+void quantize_int4_block(float* x, int64_t count, uint8_t* codes, F16* scales) {
+  const int64_t groups = ceil_div(count, kInt4Group);
+  std::fill(x + count, x + groups * kInt4Group, 0.0f);
+  active_kernels().quantize_int4_groups(x, groups, codes, scales);
+}
+
+float fp8_block_scale(const WeightSource& source, int64_t row, int64_t k) {
+  const int64_t rows = std::min(kScaleBlock, source.n - row), count = std::min(kScaleBlock, source.k - k);
+  float x[kScaleBlock];
+  float amax = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    dequantize_weight(source, row + r, k, count, x);
+    const float row_max = active_kernels().max_magnitude(x, count);
+    if (!(row_max <= amax)) amax = row_max;
+  }
+  return amax != 0 ? amax / kFp8E4m3Max : 1.0f;
+}
+
 void quantize_weight_int8(const WeightSource& source, int64_t first_row, int64_t num_rows, int8_t* codes,
                           float* scales) {
   float x[kScaleBlock];
@@ -119,10 +114,7 @@ void quantize_weight_int8(const WeightSource& source, int64_t first_row, int64_t
     for (int64_t k = 0; k < source.k; k += kScaleBlock) {
       const int64_t count = std::min(kScaleBlock, source.k - k);
       dequantize_weight(source, first_row + r, k, count, x);
-      const float amax = max_magnitude(x, count);
-      const float inverse = amax > 0 ? 127.0f / amax : 0.0f;
-      for (int64_t i = 0; i < count; ++i) codes[k + i] = static_cast<int8_t>(round_to_int(x[i] * inverse));
-      scales[k / kScaleBlock] = amax / 127.0f;
+      quantize_int8_block(x, count, codes + k, scales + k / kScaleBlock);
     }
     codes += source.k;
     scales += ceil_div(source.k, kScaleBlock);
@@ -131,14 +123,14 @@ void quantize_weight_int8(const WeightSource& source, int64_t first_row, int64_t
 
 void quantize_weight_int4(const WeightSource& source, int64_t first_row, int64_t num_rows, uint8_t* codes,
                           F16* scales) {
-  float x[kInt4Group];
+  float x[kScaleBlock];
   for (int64_t r = 0; r < num_rows; ++r) {
-    for (int64_t k = 0; k < source.k; k += kInt4Group) {
-      const int64_t count = std::min(kInt4Group, source.k - k);
+    for (int64_t k = 0; k < source.k; k += kScaleBlock) {
+      const int64_t count = std::min(kScaleBlock, source.k - k), groups = ceil_div(count, kInt4Group);
       dequantize_weight(source, first_row + r, k, count, x);
-      quantize_int4_group(x, count, codes, scales);
-      codes += kInt4Group / 2;
-      ++scales;
+      quantize_int4_block(x, count, codes, scales);
+      codes += groups * (kInt4Group / 2);
+      scales += groups;
     }
   }
 }
@@ -146,25 +138,16 @@ void quantize_weight_int4(const WeightSource& source, int64_t first_row, int64_t
 void quantize_weight_fp8(const WeightSource& source, int64_t first_row, int64_t num_rows, Fp8E4m3* codes,
                          float* scales) {
   CHECK(first_row % kScaleBlock == 0);
+  CHECK(num_rows % kScaleBlock == 0 || first_row + num_rows == source.n);
   const int64_t scale_cols = ceil_div(source.k, kScaleBlock);
   float x[kScaleBlock];
-  for (int64_t block = 0; block < num_rows; block += kScaleBlock) {
-    const int64_t rows = std::min(kScaleBlock, num_rows - block);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    float* row_scales = scales + r / kScaleBlock * scale_cols;
     for (int64_t k = 0; k < source.k; k += kScaleBlock) {
+      if (r % kScaleBlock == 0) row_scales[k / kScaleBlock] = fp8_block_scale(source, first_row + r, k);
       const int64_t count = std::min(kScaleBlock, source.k - k);
-      float amax = 0;
-      for (int64_t r = 0; r < rows; ++r) {
-        dequantize_weight(source, first_row + block + r, k, count, x);
-        const float row_max = max_magnitude(x, count);
-        if (!(row_max <= amax)) amax = row_max;
-      }
-      const float scale = amax != 0 ? amax / kFp8E4m3Max : 1.0f;
-      for (int64_t r = 0; r < rows; ++r) {
-        dequantize_weight(source, first_row + block + r, k, count, x);
-        Fp8E4m3* out = codes + (block + r) * source.k + k;
-        for (int64_t i = 0; i < count; ++i) out[i] = f32_to_fp8_e4m3(x[i] / scale);
-      }
-      scales[block / kScaleBlock * scale_cols + k / kScaleBlock] = scale;
+      dequantize_weight(source, first_row + r, k, count, x);
+      active_kernels().divide_to_fp8(x, count, row_scales[k / kScaleBlock], codes + r * source.k + k);
     }
   }
 }

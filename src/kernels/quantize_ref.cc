@@ -54,8 +54,40 @@ void quantize_rows_ref(MatrixView<const float> x, const Activations& out, int64_
   for (int64_t r = row_begin; r < row_end; ++r) quantize_row(x.row(r), out, r);
 }
 
+// The scale takes the value of largest magnitude (the first of several) to code -8, so that it is exact.
+void quantize_int4_group(const float* x, uint8_t* codes, F16* scale_out) {
+  const float amax = max_magnitude(x, kInt4Group);
+  float extreme = amax;  // stays where it is 0 or NaN
+  for (int64_t i = kInt4Group; i-- > 0 && amax > 0;) {
+    if (std::fabs(x[i]) == amax) extreme = x[i];
+  }
+  *scale_out = f32_to_f16(extreme / -8.0f);
+  const float scale = f16_to_f32(*scale_out);
+  const float inverse = scale != 0 ? 1.0f / scale : 0.0f;
+  for (int64_t i = 0; i < kInt4Group; ++i) {
+    const float code = std::nearbyint(std::clamp(x[i] * inverse, -8.0f, 7.0f)) + 8;
+    const auto nibble = static_cast<uint8_t>(std::isnan(code) ? 0 : static_cast<int>(code));
+    codes[i / 2] = static_cast<uint8_t>(i % 2 == 0 ? nibble : codes[i / 2] | nibble << 4);
+  }
+}
+
+void quantize_int4_groups_ref(const float* x, int64_t num_groups, uint8_t* codes, F16* scales) {
+  for (int64_t g = 0; g < num_groups; ++g) {
+    quantize_int4_group(x + g * kInt4Group, codes + g * kInt4Group / 2, scales + g);
+  }
+}
+
+void divide_to_fp8_ref(const float* x, int64_t n, float scale, Fp8E4m3* codes) {
+  for (int64_t i = 0; i < n; ++i) codes[i] = f32_to_fp8_e4m3(x[i] / scale);
+}
+
 }  // namespace
 
-void add_ref_quantize(KernelTable& table) { table.quantize_rows = quantize_rows_ref; }
+void add_ref_quantize(KernelTable& table) {
+  table.quantize_rows = quantize_rows_ref;
+  table.quantize_int4_groups = quantize_int4_groups_ref;
+  table.divide_to_fp8 = divide_to_fp8_ref;
+  table.max_magnitude = max_magnitude;
+}
 
 }  // namespace fathom

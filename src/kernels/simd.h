@@ -10,8 +10,10 @@
 
 #if defined(__clang__)
 #define FATHOM_UNROLL _Pragma("unroll")
+#define FATHOM_NO_UNROLL _Pragma("nounroll")
 #else
 #define FATHOM_UNROLL _Pragma("GCC unroll 32")
+#define FATHOM_NO_UNROLL _Pragma("GCC unroll 1")
 #endif
 #define FATHOM_INLINE inline __attribute__((always_inline))
 

@@ -71,6 +71,12 @@ struct Avx2 {
     return _mm_cvtss_f32(_mm_castsi128_ps(half));
   }
 
+  // Bit i: |lane i| == magnitude.
+  static FATHOM_INLINE uint32_t magnitude_equals(F x, float magnitude) {
+    const F positive = _mm256_andnot_ps(set1(-0.0f), x);
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(positive, set1(magnitude), _CMP_EQ_OQ)));
+  }
+
   // Interleaved pairs (re, im): x · (cos, sin).
   static FATHOM_INLINE F rotate_pairs(F x, F cos_sin) {
     const F swapped = _mm256_permute_ps(x, 0xb1);

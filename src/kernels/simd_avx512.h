@@ -69,6 +69,11 @@ struct Avx512 {
     return _mm_cvtss_f32(_mm_castsi128_ps(half));
   }
 
+  // Bit i: |lane i| == magnitude.
+  static FATHOM_INLINE uint32_t magnitude_equals(F x, float magnitude) {
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(x), set1(magnitude), _CMP_EQ_OQ);
+  }
+
   // Interleaved pairs (re, im): x · (cos, sin).
   static FATHOM_INLINE F rotate_pairs(F x, F cos_sin) {
     const F swapped = _mm512_permute_ps(x, 0xb1);

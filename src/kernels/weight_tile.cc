@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/dispatch.h"
 #include "kernels/quantize.h"
 
 namespace fathom {
@@ -42,44 +43,20 @@ void copy_scales(const WeightSource& source, int64_t row, int64_t k_begin, Weigh
   }
 }
 
-// A source narrowed to the 128 columns of a tile, as F32.
-struct Columns {
-  alignas(64) float x[kScaleBlock][kScaleBlock];
-  WeightSource source;
-
-  Columns(const WeightSource& from, int64_t row, int64_t rows, int64_t k_begin) {
-    source.dtype = DType::kF32;
-    source.n = rows;
-    source.k = std::min(kScaleBlock, from.k - k_begin);
-    source.data = x;
-    for (int64_t r = 0; r < rows; ++r) {
-      dequantize_weight(from, row + r, k_begin, source.k, x[0] + r * source.k);
-    }
-  }
-};
-
-void quantize_fp8_tile(const WeightSource& source, int64_t row, int64_t k_begin, WeightTile& tile) {
-  const int64_t first = row / kScaleBlock * kScaleBlock;
-  const int64_t rows = std::min(kScaleBlock, source.n - first);
-  const Columns columns(source, first, rows, k_begin);
-  Fp8E4m3 codes[kScaleBlock * kScaleBlock];
-  float scale;
-  quantize_weight_fp8(columns.source, 0, rows, codes, &scale);
+void quantize_tile(WeightFormat format, const WeightSource& source, int64_t row, int64_t k_begin,
+                   WeightTile& tile) {
+  float x[kScaleBlock];
+  const float scale =
+      format == WeightFormat::kFp8 ? fp8_block_scale(source, row / kScaleBlock * kScaleBlock, k_begin) : 0.0f;
   for (int64_t r = 0; r < tile.rows; ++r) {
-    std::memcpy(tile.fp8[r], codes + (row - first + r) * columns.source.k,
-                static_cast<size_t>(columns.source.k));
-  }
-  std::fill(tile.scales, tile.scales + kLinearTileN, scale);
-}
-
-void quantize_int_tile(WeightFormat format, const WeightSource& source, int64_t row, int64_t k_begin,
-                       WeightTile& tile) {
-  const Columns columns(source, row, tile.rows, k_begin);
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    if (format == WeightFormat::kInt8) {
-      quantize_weight_int8(columns.source, r, 1, tile.int8[r], &tile.scales[r]);
+    dequantize_weight(source, row + r, k_begin, tile.cols, x);
+    if (format == WeightFormat::kFp8) {
+      active_kernels().divide_to_fp8(x, tile.cols, scale, reinterpret_cast<Fp8E4m3*>(tile.fp8[r]));
+      tile.scales[r] = scale;
+    } else if (format == WeightFormat::kInt8) {
+      quantize_int8_block(x, tile.cols, tile.int8[r], &tile.scales[r]);
     } else {
-      quantize_weight_int4(columns.source, r, 1, tile.int4[r], tile.group_scales[r]);
+      quantize_int4_block(x, tile.cols, tile.int4[r], tile.group_scales[r]);
     }
   }
 }
@@ -89,12 +66,10 @@ void convert_float_tile(WeightFormat format, const WeightSource& source, int64_t
   float x[kScaleBlock];
   for (int64_t r = 0; r < tile.rows; ++r) {
     dequantize_weight(source, row + r, k_begin, tile.cols, x);
-    for (int64_t i = 0; i < tile.cols; ++i) {
-      if (format == WeightFormat::kF32) {
-        tile.f32[r][i] = x[i];
-      } else {
-        tile.half[r][i] = format == WeightFormat::kBf16 ? f32_to_bf16(x[i]).bits : f32_to_f16(x[i]).bits;
-      }
+    if (format == WeightFormat::kF32) {
+      std::memcpy(tile.f32[r], x, static_cast<size_t>(tile.cols) * 4);
+    } else {
+      active_kernels().from_f32(x, tile.cols, stored_dtype(format), tile.half[r]);
     }
   }
 }
@@ -117,14 +92,10 @@ void load_weight_tile(WeightFormat format, const WeightSource& source, int64_t r
     if (source.scales != nullptr) copy_scales(source, row, k_begin, tile);
     return;
   }
-  switch (format) {
-    case WeightFormat::kFp8:
-      return quantize_fp8_tile(source, row, k_begin, tile);
-    case WeightFormat::kInt8:
-    case WeightFormat::kInt4:
-      return quantize_int_tile(format, source, row, k_begin, tile);
-    default:
-      return convert_float_tile(format, source, row, k_begin, tile);
+  if (format == WeightFormat::kFp8 || format == WeightFormat::kInt8 || format == WeightFormat::kInt4) {
+    quantize_tile(format, source, row, k_begin, tile);
+  } else {
+    convert_float_tile(format, source, row, k_begin, tile);
   }
 }
 
