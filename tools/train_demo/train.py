@@ -31,6 +31,14 @@ class Feed:
         self.pool, self.jumps, self.jump = [], random.Random(seed + 1), jump
         self.user = tokenizer.token_to_id(lessons.USER)
 
+    def state(self):
+        return self.rng.getstate(), self.jumps.getstate(), self.pool
+
+    def restore(self, state):
+        self.rng.setstate(state[0])
+        self.jumps.setstate(state[1])
+        self.pool = state[2]
+
     def encode(self, text):
         return self.tok.encode(text, add_special_tokens=False).ids
 
@@ -164,15 +172,14 @@ def exact(model, feed, kind, count):
 
 
 def rate_at(step, args):
-    warm = min(1.0, (step - args.first + 1) / 100)
+    warm = min(1.0, (step + 1) / 100)
     left = (args.steps - step) / args.cooldown
     return args.rate * warm * max(0.0, min(1.0, left))
 
 
 def save(path, model, flat, step, feed, args):
     state = {"step": step, "master": flat.master.detach(), "average": flat.average, "optimizer": flat.optimizer.state_dict(),
-             "bias": [m.bias for m in model.moes()], "shape": vars(model.s), "rng": feed.rng.getstate(), "pool": feed.pool,
-             "args": vars(args)}
+             "bias": [m.bias for m in model.moes()], "shape": vars(model.s), "feed": feed.state()}
     torch.save(state, path.with_suffix(".tmp"))
     path.with_suffix(".tmp").rename(path)
 
@@ -218,8 +225,7 @@ def build(args):
             flat.work.copy_(flat.master)
         for moe, bias in zip(model.moes(), state["bias"]):
             moe.bias.copy_(bias)
-        if state["optimizer"]:
-            flat.optimizer.load_state_dict(state["optimizer"])
+        flat.optimizer.load_state_dict(state["optimizer"])
     return model, flat, state
 
 
@@ -232,9 +238,7 @@ def main():
     feed, first = Feed(args.tok, args.seed, jump=args.jump), 0
     if state:
         first = state["step"]
-        feed.rng.setstate(state["rng"])
-        feed.pool = state["pool"]
-    args.first = first if state and not state["optimizer"] else 0
+        feed.restore(state["feed"])
     print(f"{flat.master.numel() / 1e6:.2f} M parameters", flush=True)
     began, cpu, mean = time.time(), time.process_time(), None
     for step in range(first, args.steps):
