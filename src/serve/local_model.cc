@@ -22,21 +22,11 @@ Result<std::unique_ptr<ModelSource>> open_source(const std::string& model) {
   return make_memory_model_source("built-in model", std::move(files));
 }
 
-// The files of text/; only tokenizer.json must exist, and Tokenizer::load says so when it does not.
 Result<TextAssets> read_text_files(const ModelSource& source) {
-  TextAssets assets{.source = source.label()};
-  const auto read = [&](const char* name, std::string& out) -> Status {
-    if (!source.contains(name)) return ok_status();
-    ASSIGN_OR_RETURN(out, source.read_text(name));
-    return ok_status();
-  };
-  RETURN_IF_ERROR(read("tokenizer.json", assets.tokenizer_json));
-  RETURN_IF_ERROR(read("tokenizer_config.json", assets.tokenizer_config_json));
-  RETURN_IF_ERROR(read("chat_template.jinja", assets.chat_template_jinja));
-  if (assets.tokenizer_json.empty()) {
-    return make_status(StatusCode::kNotFound, "{}: tokenizer.json: no such file", source.label());
-  }
-  return assets;
+  return read_text_assets(source.label(), [&](const std::string& name) {
+    return source.contains(name) ? source.read_text(name, kAssetBytesMax)
+                                 : Result<std::string>(std::string());
+  });
 }
 
 // A bar on a terminal, one line per tenth elsewhere.
@@ -51,8 +41,8 @@ class Progress {
     const double gb = 1e-9;
     if (terminal_) {
       const std::string bar(static_cast<size_t>(percent) * 40 / 100, '#');
-      fmt::print(stderr, "\rloading [{:<40}] {:3d} %  {:.2f} of {:.2f} GB{}", bar, percent, done * gb, total * gb,
-                 done == total ? "\n" : "");
+      fmt::print(stderr, "\rloading [{:<40}] {:3d} %  {:.2f} of {:.2f} GB{}", bar, percent, done * gb,
+                 total * gb, done == total ? "\n" : "");
       std::fflush(stderr);
     } else if (total > kQuietBytes) {
       log_info("loading: {} % of {:.2f} GB", percent, total * gb);
@@ -72,8 +62,8 @@ std::string folder_name(std::string path) {
   return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
-// The buffers of both engines' forward passes, from their declared maxima: residual, attention and expert rows
-// of one step's tokens, and a row of logits per running request. An upper estimate, for refusing early.
+// The buffers of both engines' forward passes, from their declared maxima: residual, attention and expert
+// rows of one step's tokens, and a row of logits per running request. An upper estimate, for refusing early.
 int64_t activation_bytes(const ModelConfig& c, const EngineOptions& engine) {
   const int64_t attention = c.num_attention_heads * (c.qk_head_dim() + c.v_head_dim + c.kv_lora_rank);
   const int64_t experts = (c.num_experts_per_tok + 1) * (2 * c.moe_intermediate_size + c.hidden_size);
@@ -88,7 +78,9 @@ double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& options, const Clock& clock) {
   std::unique_ptr<LocalModel> local(new LocalModel);
-  local->name_ = !options.name.empty() ? options.name : options.model.empty() ? kBuiltInModelName : folder_name(options.model);
+  local->name_ = !options.name.empty()   ? options.name
+                 : options.model.empty() ? kBuiltInModelName
+                                         : folder_name(options.model);
   ASSIGN_OR_RETURN(local->source_, open_source(options.model));
   local->source_label_ = local->source_->label();
 
@@ -98,6 +90,7 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
 
   EngineOptions engine = options.engine;
   if (engine.threads <= 0) engine.threads = static_cast<int32_t>(available_cpus().size());
+  RETURN_IF_ERROR(engine.validate());  // before the long part
   LoadOptions load;
   ASSIGN_OR_RETURN(load.weights, parse_weights_option(options.weights));
   Progress progress(options.show_progress);
@@ -116,7 +109,8 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
                 local->tokenizer_->vocab_size(), config.vocab_size);
   }
   if (config.max_position_embeddings > 0) {
-    engine.max_context = static_cast<int32_t>(std::min<int64_t>(engine.max_context, config.max_position_embeddings));
+    engine.max_context =
+        static_cast<int32_t>(std::min<int64_t>(engine.max_context, config.max_position_embeddings));
   }
   engine.eos_token_ids = config.eos_token_ids;
   ASSIGN_OR_RETURN(local->engine_, Engine::create(engine, *local->model_, clock));
@@ -137,14 +131,16 @@ std::string LocalModel::summary() const {
   text += fmt::format("precision  activations: attention {}, experts {}; attention core and KV {}{}\n",
                       act_format_name(weights.attention_act), act_format_name(weights.ffn_act),
                       dtype_name(weights.core_dtype), limits.deterministic ? "; deterministic" : "");
-  text += fmt::format("processor  {}, {}, {} threads\n", cpu_model_name(), isa_name(active_isa()), limits.threads);
+  text += fmt::format("processor  {}, {}, {} threads\n", cpu_model_name(), isa_name(active_isa()),
+                      limits.threads);
   text += fmt::format("ranks      prefill EP{}, decode EP{}, {} experts + {} redundant\n", limits.prefill_ep,
                       limits.decode_ep, config.n_routed_experts, limits.redundant_experts);
-  text += fmt::format("memory     weights {:.3f} GiB, KV {:.3f} GiB = {} blocks of 64 tokens at {} bytes per token\n",
-                      gib(weights.bytes.total()), gib(int64_t{stats.kv_blocks_total} * 64 * kv_token_bytes),
-                      stats.kv_blocks_total, kv_token_bytes);
-  text += fmt::format("limits     context {}, running {}, queued {}, prefill chunk {} tokens\n", limits.max_context,
-                      limits.max_running, limits.max_queued, limits.prefill_chunk_tokens);
+  text += fmt::format(
+      "memory     weights {:.3f} GiB, KV {:.3f} GiB = {} blocks of 64 tokens at {} bytes per token\n",
+      gib(weights.bytes.total()), gib(int64_t{stats.kv_blocks_total} * 64 * kv_token_bytes),
+      stats.kv_blocks_total, kv_token_bytes);
+  text += fmt::format("limits     context {}, running {}, queued {}, prefill chunk {} tokens\n",
+                      limits.max_context, limits.max_running, limits.max_queued, limits.prefill_chunk_tokens);
   return text;
 }
 

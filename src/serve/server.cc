@@ -65,15 +65,17 @@ Status ServerImpl::start() {
 void ServerImpl::make_context(ApiKeys keys) {
   Engine& engine = model_->engine();
   admission_ = std::make_unique<Admission>(options_.admission);
-  metrics_ = std::make_unique<ApiMetrics>([&engine] { return engine.stats(); }, model_->name(), FATHOM_VERSION);
+  metrics_ =
+      std::make_unique<ApiMetrics>([&engine] { return engine.stats(); }, model_->name(), FATHOM_VERSION);
   const ApiOptions api{.served_model_name = model_->name(),
                        .system_fingerprint = "fp_" + model_->model().weights().fingerprint.substr(0, 12),
                        .keep_alive_interval = to_ms(options_.keep_alive_interval_s),
                        .request_timeout_max = to_ms(options_.request_timeout_s)};
   const RequestLimits limits{.vocab_size = static_cast<int32_t>(model_->model().config().vocab_size),
                              .context_max = engine.options().max_context};
-  context_.reset(new ApiContext{api, limits, std::move(keys), engine.options().eos_token_ids, model_->tokenizer(),
-                                model_->chat_template(), engine, clock_, *admission_, *metrics_});
+  context_.reset(new ApiContext{api, limits, std::move(keys), engine.options().eos_token_ids,
+                                model_->tokenizer(), model_->chat_template(), engine, clock_, *admission_,
+                                *metrics_});
   // Response ids and seeds differ from one start to the next.
   context_->next_id = mix64(static_cast<uint64_t>(clock_.now().time_since_epoch().count()) ^
                             static_cast<uint64_t>(clock_.unix_seconds()) << 20);
@@ -84,10 +86,12 @@ void ServerImpl::shut_down() {
   const TimePoint deadline = clock_.now() + from_seconds(options_.drain_timeout_s);
   model_->engine().drain(deadline);
   const TimePoint flush_deadline = clock_.now() + kFlushTimeMax;
-  while (admission_->in_flight() > 0 && clock_.now() < flush_deadline) std::this_thread::sleep_for(kPollInterval);
-  // Tickets go when the last bytes are queued; one more turn of the loop sends them.
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  while (admission_->in_flight() > 0 && clock_.now() < flush_deadline)
+    std::this_thread::sleep_for(kPollInterval);
+  // Tickets go when the last bytes are queued; connections close when those bytes are sent.
   http_->stop_accepting();
+  while (http_->num_connections() > 0 && clock_.now() < flush_deadline)
+    std::this_thread::sleep_for(kPollInterval);
 }
 
 }  // namespace

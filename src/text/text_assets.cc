@@ -29,20 +29,24 @@ Result<std::string> read_optional(const std::filesystem::path& path) {
 
 }  // namespace
 
-Result<TextAssets> read_text_assets(const std::string& folder) {
-  const std::filesystem::path dir(folder);
+Result<TextAssets> read_text_assets(const std::string& source, const TextFileReader& read_optional) {
   TextAssets assets;
-  assets.source = folder;
-  ASSIGN_OR_RETURN(assets.tokenizer_json, read_optional(dir / "tokenizer.json"));
+  assets.source = source;
+  ASSIGN_OR_RETURN(assets.tokenizer_json, read_optional("tokenizer.json"));
   if (assets.tokenizer_json.empty()) {
-    ASSIGN_OR_RETURN(assets.tiktoken_model, read_optional(dir / "tiktoken.model"));
+    ASSIGN_OR_RETURN(assets.tiktoken_model, read_optional("tiktoken.model"));
   }
   if (assets.tokenizer_json.empty() && assets.tiktoken_model.empty()) {
-    return invalid_argument("{}/tokenizer.json: missing or empty, and there is no tiktoken.model", folder);
+    return invalid_argument("{}/tokenizer.json: missing or empty, and there is no tiktoken.model", source);
   }
-  ASSIGN_OR_RETURN(assets.tokenizer_config_json, read_optional(dir / "tokenizer_config.json"));
-  ASSIGN_OR_RETURN(assets.chat_template_jinja, read_optional(dir / "chat_template.jinja"));
+  ASSIGN_OR_RETURN(assets.tokenizer_config_json, read_optional("tokenizer_config.json"));
+  ASSIGN_OR_RETURN(assets.chat_template_jinja, read_optional("chat_template.jinja"));
   return assets;
+}
+
+Result<TextAssets> read_text_assets(const std::string& folder) {
+  const std::filesystem::path dir(folder);
+  return read_text_assets(folder, [&](const std::string& name) { return read_optional(dir / name); });
 }
 
 }  // namespace fathom

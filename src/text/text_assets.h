@@ -2,6 +2,7 @@
 // that is built into the binary.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "base/status.h"
@@ -22,5 +23,8 @@ inline constexpr size_t kAssetBytesMax = size_t{256} << 20;
 // Reads tokenizer.json or else tiktoken.model, and tokenizer_config.json and chat_template.jinja where they
 // exist.
 Result<TextAssets> read_text_assets(const std::string& folder);
+// The same through `read_optional`, which gives a file's bytes, or nothing when there is no such file.
+using TextFileReader = std::function<Result<std::string>(const std::string& name)>;
+Result<TextAssets> read_text_assets(const std::string& source, const TextFileReader& read_optional);
 
 }  // namespace fathom
