@@ -27,6 +27,14 @@ ApiError context_length_error(const ApiContext& context, size_t prompt, std::opt
 }
 
 std::optional<ApiError> check_context(const ApiContext& context, const GenerationPlan& plan) {
+  // More than the engine ever holds would be refused as "full, try again" for ever.
+  const EngineOptions& engine = context.engine.options();
+  const size_t choices = plan.prompts.size() * static_cast<size_t>(plan.options.num_choices);
+  const size_t choices_max = static_cast<size_t>(engine.max_running) + static_cast<size_t>(engine.max_queued);
+  if (choices > choices_max) {
+    return bad_request("n", "{} prompts with n = {} ask for {} answers, at most {}", plan.prompts.size(),
+                       plan.options.num_choices, choices, choices_max);
+  }
   for (const std::vector<int32_t>& prompt : plan.prompts) {
     if (prompt.empty()) return bad_request("prompt", "the prompt is empty");
     const size_t wanted = static_cast<size_t>(plan.options.max_tokens.value_or(1));
