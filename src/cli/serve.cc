@@ -78,7 +78,7 @@ struct StopSignal {
   std::promise<int> arrived;  // the first signal's number, when it came while serving
 };
 
-// While the model is being loaded there is nothing to finish: a signal ends the process at once. Later the first
+// During the start there is nothing to finish: a signal ends the process at once. Later the first
 // one is handed on, and a second one ends the process by its default action.
 std::shared_ptr<StopSignal> watch_for_stop(sigset_t signals) {
   auto stop = std::make_shared<StopSignal>();

@@ -41,10 +41,10 @@ def test_a_taken_port_is_known_before_the_model_is_read():
     assert result.returncode == 2 and f"cannot listen on 127.0.0.1:{port}" in result.stderr
 
 
-def test_a_signal_while_the_model_is_being_read_ends_the_process(tmp_path):
-    # A FIFO in place of a model file is read for ever.
-    os.mkfifo(tmp_path / "tokenizer.json")
-    process = subprocess.Popen([str(BINARY), "serve", "--port", "0", "--model", str(tmp_path)],
+def test_a_signal_during_the_start_ends_the_process(tmp_path):
+    # A FIFO in place of the key file, which is read first, holds the start up for ever.
+    os.mkfifo(tmp_path / "keys")
+    process = subprocess.Popen([str(BINARY), "serve", "--port", "0", "--api-key-file", str(tmp_path / "keys")],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     time.sleep(0.5)
     assert process.poll() is None, process.stderr.read()
