@@ -58,6 +58,7 @@ def test_context_length_has_the_numbers(server):
     assert str(window) in error["message"] and f"{window} in the completion" in error["message"]
     long = server.post("/v1/completions", {"prompt": [5] * (window + 1), "max_tokens": 1})
     assert long.status == 400 and long.json["error"]["code"] == "context_length_exceeded"
+    assert (error["param"], long.json["error"]["param"]) == ("messages", "prompt")
     full = server.post("/v1/completions", {"prompt": [5] * (window - 1), "max_tokens": 1})
     assert full.status == 200
 
