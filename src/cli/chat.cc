@@ -76,9 +76,7 @@ class Conversation {
       return false;
     }
     turns_.push_back({"assistant", outcome->content});
-    const TimePoint end = clock_.now();
-    if (first == TimePoint{}) first = end;  // an answer without text
-    print_rate(*outcome, to_seconds(first - start), to_seconds(end - first));
+    print_rate(*outcome, to_seconds(first - start), to_seconds(clock_.now() - first));
     return true;
   }
 

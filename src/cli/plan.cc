@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/sim_files.h"
+#include "sim/autoscale_replay.h"
 #include "sim/day_files.h"
 #include "sim/model_file.h"
 #include "sim/plan_report.h"
@@ -23,6 +24,8 @@ struct PlanArgs {
   std::string emit;
   std::string out_dir;
   std::string measurements;
+  std::string replay;
+  double replay_rate = 1;
   double price = -1;
   sim::PlanInput input;
 };
@@ -75,6 +78,32 @@ Status fit_measurements(const PlanArgs& args, sim::PlanInput& input, const sim::
   return ok_status();
 }
 
+// What the autoscaler would have done with this plan's units under a trace's load.
+Status dry_run(const PlanArgs& args, const sim::PlanInput& input, const sim::PlanResult& plan) {
+  const std::string file = find_data_file(args.replay);
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const sim::Trace trace, sim::parse_trace(file, text));
+  const AutoscaleOptions options = sim::autoscale_options_of(input, plan);
+  if (options.budget_nodes < options.unit[0].nodes + options.unit[1].nodes) {
+    return invalid_argument("--nodes-max: {} nodes hold no prefill and decode unit", options.budget_nodes);
+  }
+  const sim::AutoscaleReplay replay =
+      sim::replay_autoscaler(trace, options, input.hit_share, args.replay_rate);
+  std::printf(
+      "autoscaler over %s, rate x %g: decode units of %d nodes and %.0f tokens/s, prefill units of %d nodes "
+      "and "
+      "%.0f computed tokens/s, budget %d nodes\n",
+      args.replay.c_str(), args.replay_rate, options.unit[1].nodes, options.unit[1].tokens_per_s,
+      options.unit[0].nodes, options.unit[0].tokens_per_s, options.budget_nodes);
+  for (const std::string& line : replay.lines) std::printf("%s\n", line.c_str());
+  std::printf(
+      "%d decisions, %d changes; %.1f node-hours, %.1f draining, %.1f freed of the budget; at most %d "
+      "nodes\n",
+      replay.decisions, replay.hours.num_changes, replay.hours.node_hours, replay.hours.drain_node_hours,
+      replay.hours.freed_node_hours, replay.hours.nodes_max);
+  return ok_status();
+}
+
 Result<int> run_plan(PlanArgs& args) {
   sim::PlanInput& input = args.input;
   ASSIGN_OR_RETURN(input.model, shape_of(args.model));
@@ -93,6 +122,10 @@ Result<int> run_plan(PlanArgs& args) {
   if (!outcome.plan) {
     std::fprintf(stderr, "no plan fits: %s\n", outcome.reason.c_str());
     return kExitNoPlan;
+  }
+  if (!args.replay.empty()) {
+    RETURN_IF_ERROR(dry_run(args, input, *outcome.plan));
+    return 0;
   }
   if (!args.emit.empty()) {
     ASSIGN_OR_RETURN(const sim::EmitFormat format, sim::parse_emit_format(args.emit));
@@ -150,6 +183,11 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
   command->add_option("--profile-from", args->measurements,
                       "Fit the profile to measured steps (CSV: phase,load,length,time_ms)");
   command->add_option("--emit", args->emit, "Write the deployment instead: toml, kubernetes or slurm");
+  command->add_option("--replay", args->replay,
+                      "Dry-run the autoscaler over a trace and say what it would have done");
+  command->add_option("--replay-rate", args->replay_rate, "Times the trace's arrivals")
+      ->check(CLI::Range(1e-6, 1e9))
+      ->capture_default_str();
   command->add_option("--out", args->out_dir, "Directory for report.html and summary.json");
   command->callback([args, &outcome] {
     const Result<int> code = run_plan(*args);

@@ -83,6 +83,21 @@ Status finish(sim::Report& report, const SimulateArgs& args) {
   return ok_status();
 }
 
+// Times of faults are clock times of the day, UTC+8.
+Status day_faults(SimulateArgs& args, const sim::DayFiles& day) {
+  for (const std::string& text : args.faults) {
+    ASSIGN_OR_RETURN(sim::Fault fault, sim::parse_fault(text));
+    if (fault.kind != sim::FaultKind::kUnitLoss && fault.kind != sim::FaultKind::kFlashCrowd) {
+      return invalid_argument(
+          "--fault: \"{}\": the published day knows unit-loss and flash-crowd; replays know all", text);
+    }
+    fault.at_s -= day.start_hour * 3600.0;
+    if (fault.at_s < 0) fault.at_s += sim::kDaySeconds;
+    args.fleet.faults.push_back(fault);
+  }
+  return ok_status();
+}
+
 Status run_published_day(SimulateArgs& args) {
   RETURN_IF_ERROR(check_range("--fraction", args.fleet.fraction, 0.002, 1));
   RETURN_IF_ERROR(check_range("--report-delay", args.fleet.report_delay_ms, 0, 60'000));
@@ -96,8 +111,10 @@ Status run_published_day(SimulateArgs& args) {
     return invalid_argument("--fraction: autoscale needs the whole day, whose hours follow one another");
   }
   ASSIGN_OR_RETURN(args.fleet.decode_policy, parse_decode_policy(args.decode));
+  ASSIGN_OR_RETURN(args.fleet.prefill_policy, parse_prefill_policy(args.prefill));
   ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
   ASSIGN_OR_RETURN(const sim::DayFiles day, day_files_of(args));
+  RETURN_IF_ERROR(day_faults(args, day));
   const sim::ModelShape model;
   std::vector<sim::Report> reports;
   const uint64_t first_seed = args.fleet.seed;
@@ -249,6 +266,8 @@ void add_published_day(CLI::App& simulate, const std::shared_ptr<SimulateArgs>& 
       ->capture_default_str();
   day->add_flag("--yesterday", args->autoscale.knows_yesterday,
                 "Autoscale: has seen a day of this shape (else it only sees today's trend)");
+  day->add_option("--fault", args->faults,
+                  "unit-loss@HH:MM,phase=decode,unit=0,for=600 or flash-crowd@HH:MM,factor=2,for=600");
   day->add_option("--load", args->load_file, "Hourly load (CSV)")->capture_default_str();
   day->add_option("--schedule", args->schedule_file, "Node schedule (CSV)")->capture_default_str();
   day->add_flag("--perfect-balance", args->fleet.perfect_decode_balance,

@@ -63,7 +63,8 @@ AutoscaleOptions autoscale_options(const HardwareProfile& hw, const ModelShape& 
   for (int i = 0; i < 200'000; ++i) {
     const RequestShape r = lengths.sample(rng);
     tokens += r.input_tokens - r.cached_tokens;
-    work_us += prompt_cost_us(cost, r.cached_tokens, r.input_tokens);
+    const double computed = r.input_tokens - r.cached_tokens;
+    work_us += cost.rank_us(computed, computed * (r.cached_tokens + computed / 2));
   }
   const double tokens_per_forward = shape.prefill_ranks * budget_us / (work_us / tokens);
   out.unit[kPrefill].tokens_per_s = options.prefill_use_at_capacity * tokens_per_forward /

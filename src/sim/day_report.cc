@@ -140,6 +140,8 @@ class DayFigures {
     add("refused_requests", 0, Origin::kPrediction, {}, "admission queues, it refuses nobody");
     add("decode_admission_waits", static_cast<double>(t_.admission_waits) / o.fraction);
     add("decode_admission_wait_s_mean", ratio(t_.admission_wait_s, static_cast<double>(t_.admission_waits)));
+    add("replays", static_cast<double>(t_.replays), Origin::kPrediction, {},
+        "requests of lost units, not scaled");
     add("retractions", static_cast<double>(t_.retractions) / o.fraction);
     HourEnd worst;
     double forwards_late = 0;
@@ -362,7 +364,7 @@ Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayF
                   {"profile_kind", hw.kind},
                   {"profile_hash", hw.hash},
                   {"decode_policy", std::string(decode_policy_name(o.decode_policy))},
-                  {"prefill_policy", run.prefill_policy},
+                  {"prefill_policy", std::string(prefill_policy_name(o.prefill_policy))},
                   {"scale_policy", run.autoscaled ? "autoscale" : "schedule"},
                   {"decode_phi", fmt::format("{}", hw.decode_phi)},
                   {"mtp_acceptance", fmt::format("{}", o.mtp_acceptance)},

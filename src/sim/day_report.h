@@ -8,7 +8,6 @@ namespace fathom::sim {
 
 struct DayRun {
   FleetOptions options;
-  std::string prefill_policy = "fathom";
   bool autoscaled = false;
   double clairvoyant_node_hours = 0;  // with autoscaled: the bound beside it
   std::vector<std::string> scale_log;

@@ -52,6 +52,7 @@ class DecodeUnit {
 
   bool idle() const { return live_ == 0 && joining_.empty(); }
   int64_t live() const { return live_; }
+  int64_t num_requests() const { return live_ + static_cast<int64_t>(joining_.size()); }
   int64_t kv_milli_total() const;
   uint32_t step_number() const { return step_; }
   // Per rank, padded to a multiple of four with zeros.

@@ -30,6 +30,7 @@ void FleetCell::merge(const FleetCell& o) {
   exposed_us += o.exposed_us;
   layer_us += o.layer_us;
   retractions += o.retractions;
+  replays += o.replays;
   admission_waits += o.admission_waits;
   admission_wait_s += o.admission_wait_s;
   forwards += o.forwards;

@@ -32,7 +32,7 @@ struct FleetCell {
   double kv_ratio_sum = 0, requests_ratio_sum = 0;
   double kv_milli_max = 0;              // fullest rank seen
   double exposed_us = 0, layer_us = 0;  // per layer, summed over steps: waiting for communication
-  int64_t retractions = 0, admission_waits = 0;
+  int64_t retractions = 0, admission_waits = 0, replays = 0;
   double admission_wait_s = 0;
   // Prefill forwards.
   int64_t forwards = 0, saturated_forwards = 0;

@@ -5,7 +5,8 @@
 #include <deque>
 
 #include "base/check.h"
-#include "sim/det_math.h"
+#include "sim/prefill_placement.h"
+#include "sim/prefill_unit.h"
 #include "sim/step_table.h"
 
 namespace fathom::sim {
@@ -15,7 +16,8 @@ constexpr int64_t kNever = INT64_MAX;
 constexpr double kNsPerSecond = 1e9;
 constexpr int kDayHours = 24;
 constexpr int64_t kRateRefreshNs = 100'000'000;
-constexpr int64_t kMeanOutputRequests = 1'000'000;  // before, short answers are over-represented among the finished
+constexpr int64_t kMeanOutputRequests =
+    1'000'000;                               // before, short answers are over-represented among the finished
 constexpr double kBalancedRequestsMin = 30;  // ratios of emptier units say little
 
 int64_t us_to_ns(double us) { return static_cast<int64_t>(us * 1e3 + 0.5); }
@@ -40,66 +42,6 @@ class DayClock {
 
  private:
   const int64_t window_ns_;
-};
-
-// What the prefill balancer believes of the units: its own dispatches at once, forwards when their report
-// arrives.
-class PrefillViews {
- public:
-  PrefillViews(size_t num_units, double busy_us_per_ns)
-      : busy_us_per_ns_(busy_us_per_ns),
-        open_(num_units),
-        queued_us_(num_units),
-        forward_end_ns_(num_units) {}
-
-  void set_open(int unit, bool open) { open_[unit] = open; }
-  // Least queued cost; a running forward counts as what it keeps the ranks from doing.
-  int choose(int64_t now_ns) {
-    if (now_ns >= next_delivery_ns_) deliver(now_ns);
-    int best = -1;
-    double best_cost = 0;
-    for (int u = 0; u < static_cast<int>(open_.size()); ++u) {
-      if (!open_[u]) continue;
-      const auto residual_ns = static_cast<double>(std::max<int64_t>(0, forward_end_ns_[u] - now_ns));
-      const double cost = queued_us_[u] + residual_ns * busy_us_per_ns_;
-      if (best < 0 || cost < best_cost) {
-        best = u;
-        best_cost = cost;
-      }
-    }
-    CHECK(best >= 0);
-    return best;
-  }
-  void dispatched(int unit, double cost_us) { queued_us_[unit] += cost_us; }
-  // Sent when a forward starts; known at due_ns. Reports of all units have one delay, so they arrive in
-  // order.
-  void report(int unit, int64_t due_ns, double consumed_us, int64_t forward_end_ns) {
-    in_flight_.push_back({unit, due_ns, consumed_us, forward_end_ns});
-    next_delivery_ns_ = in_flight_.front().due_ns;
-  }
-
- private:
-  void deliver(int64_t now_ns) {
-    while (!in_flight_.empty() && in_flight_.front().due_ns <= now_ns) {
-      const Report& report = in_flight_.front();
-      queued_us_[report.unit] = std::max(0.0, queued_us_[report.unit] - report.consumed_us);
-      forward_end_ns_[report.unit] = report.forward_end_ns;
-      in_flight_.pop_front();
-    }
-    next_delivery_ns_ = in_flight_.empty() ? kNever : in_flight_.front().due_ns;
-  }
-  struct Report {
-    int unit;
-    int64_t due_ns;
-    double consumed_us;
-    int64_t forward_end_ns;
-  };
-  const double busy_us_per_ns_;
-  std::vector<char> open_;
-  std::vector<double> queued_us_;
-  std::vector<int64_t> forward_end_ns_;
-  std::deque<Report> in_flight_;
-  int64_t next_delivery_ns_ = kNever;
 };
 
 class FleetSim {
@@ -145,14 +87,23 @@ class FleetSim {
     for (int u = 0; u < decode_units; ++u) {
       decode_.emplace_back(options.shape.decode_ranks, growth_milli_, room_milli_);
     }
-    for (int u = 0; u < prefill_units; ++u) {
-      prefill_.emplace_back(options.shape.prefill_ranks, prefill_cost_,
-                            hw.prefill_rank_budget_ms_per_layer * 1e3);
-    }
+    const PrefillCost cost{prefill_cost_.a_us_per_token * 1e3, prefill_cost_.b_us_per_pair * 1e3, 0};
+    PrefillBudget budget;
+    budget.cost_ns = static_cast<int64_t>(hw.prefill_rank_budget_ms_per_layer * 1e6);
+    for (int u = 0; u < prefill_units; ++u) prefill_.emplace_back(options.shape.prefill_ranks, cost, budget);
+    PrefillPlacementOptions prefill;
+    prefill.policy = options.prefill_policy;
+    prefill.cost = cost;
+    prefill.report_delay_ns = placement.report_delay_ns;
+    prefill.layers = model.layers;
+    prefill.seed = options.seed;
+    prefill_placement_ =
+        std::make_unique<PrefillDispatch>(prefill_units, options.shape.prefill_ranks, prefill);
+    schedule_faults();
     decode_open_.resize(decode_units);
     prefill_open_.resize(prefill_units);
-    prefill_views_ = std::make_unique<PrefillViews>(
-        prefill_units, options.shape.prefill_ranks / static_cast<double>(model.layers) / 1e3);
+    decode_lost_.resize(decode_units);
+    prefill_lost_.resize(prefill_units);
     prefill_forward_us_.resize(prefill_units);
     events_.assign(decode_units + prefill_units, kNever);
     result_.metrics.cells.resize(kDayHours * kCellsPerHour);
@@ -165,8 +116,8 @@ class FleetSim {
     int64_t next_cell_ns = cell_end(0);
     int last_percent = -1;
     while (true) {
-      const int64_t t =
-          std::min({next_event_ns_, next_arrival_ns_, next_scale_ns_, next_cell_ns, clock_.end_ns()});
+      const int64_t t = std::min(
+          {next_event_ns_, next_arrival_ns_, next_scale_ns_, next_cell_ns, next_fault_ns(), clock_.end_ns()});
       if (t >= clock_.end_ns()) break;
       if (t == next_cell_ns) {
         close_cell(t);
@@ -177,6 +128,8 @@ class FleetSim {
         last_percent = percent;
       } else if (t == next_scale_ns_) {
         scale(t);
+      } else if (t == next_fault_ns()) {
+        next_fault(t);
       } else if (t == next_event_ns_) {
         handle_event(t);
       } else {
@@ -184,10 +137,9 @@ class FleetSim {
       }
     }
     close_cell(clock_.end_ns());
-    for (const DecodeUnit& unit : decode_) result_.unfinished_requests += unit.live();
+    for (const DecodeUnit& unit : decode_) result_.unfinished_requests += unit.num_requests();
     result_.unfinished_requests += static_cast<int64_t>(waiting_decode_.size() + handing_over_.size());
-    for (const PrefillUnit& unit : prefill_)
-      result_.unfinished_requests += static_cast<int64_t>(unit.waiting());
+    for (const PrefillUnit& unit : prefill_) result_.unfinished_requests += unit.num_prompts();
     return std::move(result_);
   }
 
@@ -206,11 +158,13 @@ class FleetSim {
   FleetCell& cell() { return result_.metrics.cells[cell_idx_]; }
   int num_decode() const { return static_cast<int>(decode_.size()); }
 
+  int64_t next_fault_ns() const { return fault_idx_ < faults_.size() ? faults_[fault_idx_].at : kNever; }
+
   // arrivals
 
   int64_t draw_arrival(int64_t now) {
     if (now >= next_rate_ns_) {
-      const double per_s = options_.requests_per_day * day_.load.share_per_s(clock_.day_second(now));
+      const double per_s = crowd_ * options_.requests_per_day * day_.load.share_per_s(clock_.day_second(now));
       mean_gap_ns_ = kNsPerSecond / std::max(per_s, 1e-9);
       next_rate_ns_ = now + kRateRefreshNs;
     }
@@ -230,29 +184,30 @@ class FleetSim {
   // prefill
 
   void dispatch_prefill(int64_t now, const PrefillJob& job) {
-    const int best = prefill_views_->choose(now);
-    prefill_views_->dispatched(best, prompt_cost_us(prefill_cost_, job.computed_from, job.input_tokens));
-    prefill_[best].add(job);
-    if (events_[num_decode() + best] == kNever) begin_forward(best, now);
+    const RankRef to = prefill_placement_->place(now, job.input_tokens, job.cached_tokens);
+    prefill_[to.unit].add(to.rank, job);
+    if (events_[num_decode() + to.unit] == kNever) begin_forward(to.unit, now);
   }
 
   void begin_forward(int u, int64_t now) {
-    const double queued_before = prefill_[u].queued_cost_us();
     const ForwardLoad load = prefill_[u].begin_forward();
-    const double us = prefill_forward_us(hw_, model_, prefill_cost_, load.cost_us_max);
+    const double us =
+        prefill_forward_us(hw_, model_, prefill_cost_, static_cast<double>(load.cost_ns_max) / 1e3);
     const int64_t end = now + us_to_ns(us);
     prefill_forward_us_[u] = us;
-    prefill_views_->report(u, now + report_delay_ns_, queued_before - prefill_[u].queued_cost_us(), end);
+    prefill_placement_->report(u, now, prefill_[u].loads(), end);
     set_event(num_decode() + u, end);
     FleetCell& c = cell();
     ++c.forwards;
     c.forward_seconds += us / 1e6;
     c.computed_tokens += load.tokens_sum;
     if (load.saturated) {
+      const double ranks = options_.shape.prefill_ranks;
       ++c.saturated_forwards;
-      c.efficiency_sum += load.cost_us_sum / options_.shape.prefill_ranks / load.cost_us_max;
-      c.token_ratio_sum += load.tokens_max * static_cast<double>(options_.shape.prefill_ranks) /
-                           static_cast<double>(load.tokens_sum);
+      c.efficiency_sum +=
+          static_cast<double>(load.cost_ns_sum) / ranks / static_cast<double>(load.cost_ns_max);
+      c.token_ratio_sum +=
+          static_cast<double>(load.tokens_max) * ranks / static_cast<double>(load.tokens_sum);
     }
   }
 
@@ -260,34 +215,49 @@ class FleetSim {
     finished_prompts_.clear();
     prefill_[u].end_forward(finished_prompts_);
     const int64_t ready = now + us_to_ns(hw_.kv_handover_ms * 1e3);
-    FleetCell& c = cell();
     for (const PrefillJob& job : finished_prompts_) {
-      ++c.requests;
-      c.input_tokens += job.input_tokens;
-      c.cached_tokens += job.cached_tokens;
-      c.ttft_ms.add(static_cast<uint64_t>((ready - job.arrival_ns) / 1'000'000));
-      const int64_t started = now - us_to_ns(prefill_forward_us_[u]);
-      c.queue_ms.add(static_cast<uint64_t>(std::max<int64_t>(0, started - job.arrival_ns) / 1'000'000));
-      DecodeJob decode;
-      decode.ready_ns = ready;
-      decode.kv_milli = job.input_tokens * static_cast<int32_t>(kMilli);
-      decode.output_tokens = job.output_tokens;
-      decode.ttft_met = static_cast<double>(ready - job.arrival_ns) <= options_.slo_ttft_s * kNsPerSecond;
-      // The first token comes from prefill.
-      decode.steps =
-          static_cast<int32_t>(((job.output_tokens - 1) * kMilli + growth_milli_ - 1) / growth_milli_);
-      if (decode.steps == 0) {
-        ++c.finished_requests;
-        c.finished_output_tokens += 1;
-        c.good_requests += decode.ttft_met;
-        c.good_output_tokens += decode.ttft_met;
+      if (job.replay) {
+        handing_over_.push_back(replay_of(job, ready));
       } else {
-        handing_over_.push_back(decode);
+        prompt_done(u, job, now, ready);
       }
     }
     set_event(num_decode() + u, kNever);
-    if (!prefill_[u].empty()) begin_forward(u, now);
+    if (prefill_[u].empty()) {
+      prefill_placement_->report(u, now, prefill_[u].loads(), now);
+    } else {
+      begin_forward(u, now);
+    }
     refresh_next_event();
+  }
+
+  void prompt_done(int u, const PrefillJob& job, int64_t now, int64_t ready) {
+    FleetCell& c = cell();
+    ++c.requests;
+    c.input_tokens += job.input_tokens;
+    c.cached_tokens += job.cached_tokens;
+    c.ttft_ms.add(static_cast<uint64_t>((ready - job.arrival_ns) / 1'000'000));
+    const int64_t started = now - us_to_ns(prefill_forward_us_[u]);
+    c.queue_ms.add(static_cast<uint64_t>(std::max<int64_t>(0, started - job.arrival_ns) / 1'000'000));
+    DecodeJob decode;
+    decode.ready_ns = ready;
+    decode.kv_milli = job.input_tokens * static_cast<int32_t>(kMilli);
+    decode.output_tokens = job.output_tokens;
+    decode.ttft_met = static_cast<double>(ready - job.arrival_ns) <= options_.slo_ttft_s * kNsPerSecond;
+    decode.steps = steps_for(job.output_tokens);
+    if (decode.steps > 0) {
+      handing_over_.push_back(decode);
+      return;
+    }
+    ++c.finished_requests;
+    c.finished_output_tokens += 1;
+    c.good_requests += decode.ttft_met;
+    c.good_output_tokens += decode.ttft_met;
+  }
+
+  // The first token comes from prefill.
+  int32_t steps_for(int32_t output_tokens) const {
+    return static_cast<int32_t>(((output_tokens - 1) * kMilli + growth_milli_ - 1) / growth_milli_);
   }
 
   // decode
@@ -382,6 +352,73 @@ class FleetSim {
     refresh_next_event();
   }
 
+  // faults
+
+  void schedule_faults() {
+    for (const Fault& fault : options_.faults) {
+      const double hour = std::floor(fault.at_s / 3600);
+      const int64_t at = static_cast<int64_t>(hour) * clock_.window_ns() +
+                         static_cast<int64_t>((fault.at_s - hour * 3600) * kNsPerSecond);
+      faults_.push_back({at, fault, true});
+      faults_.push_back({at + static_cast<int64_t>(fault.for_s * kNsPerSecond), fault, false});
+    }
+    std::stable_sort(faults_.begin(), faults_.end(), [](const Due& a, const Due& b) { return a.at < b.at; });
+  }
+
+  void next_fault(int64_t now) {
+    const Due due = faults_[fault_idx_++];
+    const Fault& fault = due.fault;
+    if (fault.kind == FaultKind::kFlashCrowd) {
+      crowd_ = due.begins ? fault.factor : 1;
+      next_rate_ns_ = 0;
+      next_arrival_ns_ = draw_arrival(now);
+    } else if (fault.kind == FaultKind::kUnitLoss && fault.decode && fault.unit < num_decode()) {
+      decode_lost_[fault.unit] = due.begins;
+      placement_->set_open(fault.unit, decode_open_[fault.unit] && !due.begins);
+      if (due.begins) lose_decode(fault.unit, now);
+    } else if (fault.kind == FaultKind::kUnitLoss && !fault.decode &&
+               fault.unit < static_cast<int>(prefill_.size())) {
+      prefill_lost_[fault.unit] = due.begins;
+      prefill_placement_->set_open(fault.unit, prefill_open_[fault.unit] && !due.begins);
+      if (due.begins) lose_prefill(fault.unit, now);
+    }
+    refresh_next_event();
+  }
+
+  // Requests of a lost decode unit are replayed: their KV is in the external store up to the last whole
+  // block.
+  void lose_decode(int u, int64_t now) {
+    std::vector<DecodeJob> lost;
+    decode_[u].lose_all(lost);
+    set_event(u, kNever);
+    placement_->forget(u);
+    cell().replays += static_cast<int64_t>(lost.size());
+    for (const DecodeJob& job : lost) {
+      PrefillJob again;
+      again.arrival_ns = now;
+      again.input_tokens = std::max<int32_t>(1, job.kv_milli / static_cast<int32_t>(kMilli));
+      again.cached_tokens = again.computed_from = (again.input_tokens - 1) / 64 * 64;
+      again.replay = true;
+      again.output_tokens = static_cast<int32_t>(replays_.size());
+      replays_.push_back(job);
+      dispatch_prefill(now, again);
+    }
+  }
+  DecodeJob replay_of(const PrefillJob& job, int64_t ready) {
+    DecodeJob decode = replays_[static_cast<size_t>(job.output_tokens)];
+    decode.ready_ns = ready;
+    return decode;
+  }
+
+  void lose_prefill(int u, int64_t now) {
+    std::vector<PrefillJob> lost;
+    prefill_[u].lose_all(lost);
+    set_event(num_decode() + u, kNever);
+    prefill_placement_->forget(u);
+    cell().replays += static_cast<int64_t>(lost.size());
+    for (const PrefillJob& job : lost) dispatch_prefill(now, job);
+  }
+
   // scaling
 
   int64_t next_scale_after(int64_t now) const {
@@ -422,8 +459,9 @@ class FleetSim {
       finished += c.finished_requests;
       output += c.finished_output_tokens;
     }
-    const double mean_output = finished > kMeanOutputRequests ? static_cast<double>(output) / static_cast<double>(finished)
-                                               : options_.lengths.output_mean_tokens;
+    const double mean_output = finished > kMeanOutputRequests
+                                   ? static_cast<double>(output) / static_cast<double>(finished)
+                                   : options_.lengths.output_mean_tokens;
     in.arrived_computed_tokens_per_s =
         static_cast<double>(computed - scaled_computed_) / options_.scale_interval_s;
     in.arrived_output_tokens_per_s =
@@ -450,11 +488,11 @@ class FleetSim {
     held_ = held;
     for (int u = 0; u < num_decode(); ++u) {
       decode_open_[u] = u < units.decode;
-      placement_->set_open(u, u < units.decode);
+      placement_->set_open(u, decode_open_[u] && !decode_lost_[u]);
     }
     for (int u = 0; u < static_cast<int>(prefill_.size()); ++u) {
       prefill_open_[u] = u < units.prefill;
-      prefill_views_->set_open(u, u < units.prefill);
+      prefill_placement_->set_open(u, prefill_open_[u] && !prefill_lost_[u]);
     }
   }
 
@@ -538,10 +576,21 @@ class FleetSim {
   std::vector<DecodeUnit> decode_;
   std::vector<PrefillUnit> prefill_;
   std::vector<char> decode_open_, prefill_open_;
-  std::unique_ptr<PrefillViews> prefill_views_;
+  std::vector<char> decode_lost_, prefill_lost_;
+  std::unique_ptr<PrefillDispatch> prefill_placement_;
   std::vector<double> prefill_forward_us_;
   std::deque<DecodeJob> handing_over_;    // by ready time: the hand-over takes the same time for all
   std::deque<DecodeJob> waiting_decode_;  // no rank had room
+
+  struct Due {
+    int64_t at;
+    Fault fault;
+    bool begins;
+  };
+  std::vector<Due> faults_;
+  size_t fault_idx_ = 0;
+  double crowd_ = 1;                // arrivals over the day's rate
+  std::vector<DecodeJob> replays_;  // of lost decode units, by the number their prefill job carries
 
   std::vector<int64_t> events_;  // end of each decode unit's step, then of each prefill unit's forward
   int64_t next_event_ns_ = kNever;

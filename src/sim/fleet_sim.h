@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "sim/block_fleet.h"
 #include "sim/day_files.h"
 #include "sim/decode_placement.h"
 #include "sim/fleet_metrics.h"
@@ -36,6 +37,7 @@ using ScaleFunction = std::function<ScaleOutput(const ScaleInput&)>;
 
 struct FleetOptions {
   DecodePolicy decode_policy = DecodePolicy::kKvCapped;
+  PrefillPolicy prefill_policy = PrefillPolicy::kFathom;
   double report_delay_ms = 50;
   double fraction = 1;  // the first part of each hour that is simulated
   uint64_t seed = 1;
@@ -50,6 +52,7 @@ struct FleetOptions {
       false;               // steps as if KV and requests were spread evenly: the balancers' bound
   double slo_ttft_s = 10;  // objectives, for attainment and goodput
   double slo_tokens_per_s_per_user = 15;
+  std::vector<Fault> faults;  // unit losses and flash crowds; times in seconds of the day
   FleetShape shape;
   ScaleFunction scale;         // empty: the day's schedule
   UnitCounts scale_units_max;  // with `scale`: what it may ask for

@@ -139,6 +139,27 @@ TEST(Day, StaleReportsCostLittleBecauseDispatchesCountAtOnce) {
   EXPECT_GT(speed(run_steady(options)), fresh * 0.97);
 }
 
+TEST(Day, ALostUnitIsReplayedAndAFlashCrowdIsServed) {
+  FleetOptions options = steady_options();
+  options.requests_per_day /= 2;
+  const DayFiles two_units{steady_day().load, DaySchedule({{0, 36 + 16, {2, 4}}}), 0, 0};
+  Fault loss;
+  loss.at_s = 8 * 3600;
+  loss.for_s = 100;
+  loss.unit = 1;
+  Fault crowd;
+  crowd.kind = FaultKind::kFlashCrowd;
+  crowd.at_s = 16 * 3600;
+  crowd.for_s = 60;
+  options.faults = {loss, crowd};
+  const FleetResult result = run_day(test_profile("h800-day"), ModelShape{}, two_units, options, {});
+  const FleetCell total = result.metrics.total();
+  EXPECT_GT(total.replays, 1000);
+  // Nobody is lost: what arrived has finished or still runs.
+  EXPECT_EQ(total.finished_requests + result.unfinished_requests, total.arrived_requests);
+  EXPECT_GT(result.metrics.hour(16).arrived_requests, result.metrics.hour(15).arrived_requests * 3 / 2);
+}
+
 TEST(DayFiles, ScheduleIntegralsAreExact) {
   const DayFiles day = published_day();
   EXPECT_DOUBLE_EQ(day.schedule.node_hours(), 5442);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/autoscale_replay.h"
 #include "sim/model_file.h"
 #include "sim/plan_report.h"
 #include "sim/test_profile.h"
@@ -114,6 +115,23 @@ TEST(Planner, FitsAProfileToMeasurements) {
   EXPECT_NEAR(fit->decode_rms_percent, 0, 1e-6);
   const auto bad = fit_profile("m.csv", "decode,40,4989\n", slow, {}, decode, {});
   EXPECT_EQ(bad.status().message(), "m.csv:1: time_ms: missing");
+}
+
+// Cases G4 and G7: a dry run neither oscillates nor passes its budget.
+TEST(Planner, DryRunOfTheAutoscalerFollowsARampWithinItsBudget) {
+  const PlanInput in = published_layout();
+  const AutoscaleOptions options = autoscale_options_of(in, *make_plan(in).plan);
+  Trace trace{"ramp", 512, {}};
+  for (int s = 0; s < 4 * 3600; ++s) {  // one request stands for many: up for two hours, then down
+    const int level = s < 7200 ? s : 14400 - s;
+    trace.requests.push_back({s * int64_t{1'000'000}, 1000 * level / 10, 270 * level / 10, {}});
+    if (trace.requests.back().output_tokens == 0) trace.requests.pop_back();
+  }
+  const AutoscaleReplay replay = replay_autoscaler(trace, options, in.hit_share, 10);
+  EXPECT_GT(replay.hours.num_changes, 4);
+  EXPECT_LT(replay.hours.num_changes, 60);
+  EXPECT_LE(replay.hours.nodes_max, options.budget_nodes);
+  EXPECT_FALSE(replay.lines.empty());
 }
 
 TEST(Planner, DeploymentsNameEveryUnit) {

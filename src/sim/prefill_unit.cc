@@ -1,97 +1,87 @@
 #include "sim/prefill_unit.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 
 namespace fathom::sim {
 
-double prompt_cost_us(const LayerCost& cost, int32_t from, int32_t to) {
-  const double tokens = to - from;
-  return cost.rank_us(tokens, tokens * (from + tokens / 2));
+PrefillUnit::PrefillUnit(int num_ranks, const PrefillCost& cost, const PrefillBudget& budget)
+    : cost_(cost), budget_(budget), queues_(num_ranks), loads_(num_ranks) {
+  CHECK(num_ranks > 0);
 }
 
-int32_t tokens_within(const LayerCost& cost, int32_t from, int32_t to, double budget_us) {
-  if (budget_us <= 0) return 0;
-  // b/2 u^2 + (a + b*from) u = budget
-  const double half_b = cost.b_us_per_pair / 2;
-  const double linear = cost.a_us_per_token + cost.b_us_per_pair * from;
-  const double tokens = half_b > 0
-                            ? (std::sqrt(linear * linear + 4 * half_b * budget_us) - linear) / (2 * half_b)
-                            : budget_us / linear;
-  return static_cast<int32_t>(std::min<double>(tokens, to - from));
-}
-
-PrefillUnit::PrefillUnit(int num_ranks, const LayerCost& cost, double rank_budget_us)
-    : num_ranks_(num_ranks),
-      cost_(cost),
-      budget_us_(rank_budget_us),
-      rank_cost_us_(num_ranks),
-      rank_tokens_(num_ranks),
-      cut_(num_ranks) {
-  CHECK(num_ranks > 0 && rank_budget_us > 0);
-  for (PrefillJob& job : cut_) job.computed_from = -1;
-}
-
-void PrefillUnit::add(const PrefillJob& job) {
+void PrefillUnit::add(int rank, const PrefillJob& job) {
   CHECK(job.computed_from < job.input_tokens);
-  queued_cost_us_ += prompt_cost_us(cost_, job.computed_from, job.input_tokens);
-  queue_.push_back(job);
+  const int64_t left = job.input_tokens - job.computed_from;
+  queues_[rank].jobs.push_back(job);
+  loads_[rank] += {1, left, cost_.cost_ns(left, job.computed_from)};
+  ++waiting_;
 }
 
-bool PrefillUnit::pack(int rank, PrefillJob& job) {
-  const int32_t room =
-      tokens_within(cost_, job.computed_from, job.input_tokens, budget_us_ - rank_cost_us_[rank]);
-  const int32_t to = job.computed_from + room;
-  const double cost = prompt_cost_us(cost_, job.computed_from, to);
-  rank_cost_us_[rank] += cost;
-  rank_tokens_[rank] += room;
-  queued_cost_us_ -= cost;
-  job.computed_from = to;
-  return to == job.input_tokens;
+void PrefillUnit::drop_head(Queue& queue) {
+  ++queue.head;
+  if (queue.head < 256 || queue.head * 2 < queue.jobs.size()) return;
+  queue.jobs.erase(queue.jobs.begin(), queue.jobs.begin() + static_cast<ptrdiff_t>(queue.head));
+  queue.head = 0;
+}
+
+RankLoad PrefillUnit::cut_rank(int rank) {
+  Queue& queue = queues_[rank];
+  // As much of the queue as one forward can take.
+  queued_.clear();
+  int64_t cost = 0;
+  for (size_t i = queue.head; i < queue.jobs.size() && cost < budget_.cost_ns; ++i) {
+    const PrefillJob& job = queue.jobs[i];
+    const int64_t left = job.input_tokens - job.computed_from;
+    queued_.push_back({job.computed_from, left});
+    cost += cost_.cost_ns(left, job.computed_from);
+  }
+  const RankLoad used = cut_forward(queued_, cost_, budget_, chunks_);
+  for (const PrefillChunk& chunk : chunks_) {
+    PrefillJob& job = queue.jobs[queue.head];
+    const int64_t left = job.input_tokens - job.computed_from;
+    loads_[rank] -= {1, left, cost_.cost_ns(left, job.computed_from)};
+    job.computed_from += static_cast<int32_t>(chunk.tokens);
+    job.started = true;
+    if (job.computed_from == job.input_tokens) {
+      running_.push_back(job);
+      --waiting_;
+      drop_head(queue);
+    } else {
+      const int64_t still = job.input_tokens - job.computed_from;
+      loads_[rank] += {1, still, cost_.cost_ns(still, job.computed_from)};
+    }
+  }
+  return used;
+}
+
+// A prompt runs on one rank, so a long one brings no more than one budget.
+int64_t PrefillUnit::work_for_one_forward() const {
+  int64_t work_ns = 0;
+  for (const Queue& queue : queues_) {
+    for (size_t i = queue.head; i < queue.jobs.size(); ++i) {
+      const PrefillJob& job = queue.jobs[i];
+      work_ns +=
+          std::min(cost_.cost_ns(job.input_tokens - job.computed_from, job.computed_from), budget_.cost_ns);
+    }
+  }
+  return work_ns;
 }
 
 ForwardLoad PrefillUnit::begin_forward() {
   CHECK(running_.empty());
-  std::fill(rank_cost_us_.begin(), rank_cost_us_.end(), 0.0);
-  std::fill(rank_tokens_.begin(), rank_tokens_.end(), 0);
-  for (int r = 0; r < num_ranks_; ++r) {
-    if (cut_[r].computed_from < 0) continue;
-    if (pack(r, cut_[r])) {
-      running_.push_back(cut_[r]);
-      cut_[r].computed_from = -1;
-      --carried_;
-    } else {
-      rank_cost_us_[r] = budget_us_;
-    }
-  }
-  while (head_ < queue_.size()) {
-    const auto least = std::min_element(rank_cost_us_.begin(), rank_cost_us_.end());
-    if (*least >= budget_us_) break;
-    const int rank = static_cast<int>(least - rank_cost_us_.begin());
-    PrefillJob& job = queue_[head_++];
-    if (pack(rank, job)) {
-      running_.push_back(job);
-    } else {
-      cut_[rank] = job;
-      ++carried_;
-      rank_cost_us_[rank] = budget_us_;
-    }
-  }
   ForwardLoad load;
-  load.saturated = head_ < queue_.size();
-  if (head_ > 4096 && head_ * 2 > queue_.size()) {
-    queue_.erase(queue_.begin(), queue_.begin() + static_cast<ptrdiff_t>(head_));
-    head_ = 0;
+  const auto num_ranks = static_cast<int>(queues_.size());
+  load.saturated = work_for_one_forward() >= budget_.cost_ns * num_ranks * 6 / 5;
+  for (int r = 0; r < num_ranks; ++r) {
+    const RankLoad used = cut_rank(r);
+    load.cost_ns_max = std::max(load.cost_ns_max, used.cost);
+    load.cost_ns_sum += used.cost;
+    load.tokens_max = std::max(load.tokens_max, used.tokens);
+    load.tokens_sum += used.tokens;
+    load.num_prompts += used.requests;
   }
-  for (int r = 0; r < num_ranks_; ++r) {
-    load.cost_us_max = std::max(load.cost_us_max, rank_cost_us_[r]);
-    load.cost_us_sum += rank_cost_us_[r];
-    load.tokens_max = std::max(load.tokens_max, rank_tokens_[r]);
-    load.tokens_sum += rank_tokens_[r];
-  }
-  if (empty()) queued_cost_us_ = 0;  // drop what rounding left
   return load;
 }
 
@@ -101,25 +91,30 @@ void PrefillUnit::end_forward(std::vector<PrefillJob>& finished) {
 }
 
 int64_t PrefillUnit::oldest_arrival_ns() const {
-  return head_ < queue_.size() ? queue_[head_].arrival_ns : INT64_MAX;
+  int64_t oldest = INT64_MAX;
+  for (const Queue& queue : queues_) {
+    for (size_t i = queue.head; i < queue.jobs.size() && i < queue.head + 2; ++i) {
+      if (!queue.jobs[i].started) oldest = std::min(oldest, queue.jobs[i].arrival_ns);
+    }
+  }
+  return oldest;
 }
 
 void PrefillUnit::lose_all(std::vector<PrefillJob>& lost) {
   const auto give_back = [&](PrefillJob job) {
     job.computed_from = job.cached_tokens;
+    job.started = false;
     lost.push_back(job);
   };
-  for (PrefillJob& job : cut_) {
-    if (job.computed_from >= 0) give_back(job);
-    job.computed_from = -1;
-  }
   for (const PrefillJob& job : running_) give_back(job);
-  for (size_t i = head_; i < queue_.size(); ++i) give_back(queue_[i]);
-  queue_.clear();
   running_.clear();
-  head_ = 0;
-  carried_ = 0;
-  queued_cost_us_ = 0;
+  for (Queue& queue : queues_) {
+    for (size_t i = queue.head; i < queue.jobs.size(); ++i) give_back(queue.jobs[i]);
+    queue.jobs.clear();
+    queue.head = 0;
+  }
+  std::fill(loads_.begin(), loads_.end(), RankLoad{});
+  waiting_ = 0;
 }
 
 }  // namespace fathom::sim

@@ -9,6 +9,7 @@
 #include "sim/decode_placement.h"
 #include "sim/decode_unit.h"
 #include "sim/lengths.h"
+#include "sim/prefill_placement.h"
 #include "sim/prefill_unit.h"
 
 namespace fathom::sim {
@@ -108,41 +109,49 @@ RC_GTEST_PROP(DecodeUnit, KvIsTheSumOfWhatIsLive, ()) {
   RC_ASSERT(unit.kv_milli_total() == 0);
 }
 
-const LayerCost kCost{70, 1.75, 1.7e-4};
+const PrefillCost kCost{1750, 0.17, 0};
 
 RC_GTEST_PROP(PrefillUnit, EveryTokenIsComputedOnceWithinTheBudget, ()) {
-  PrefillUnit unit(4, kCost, 5000);
+  PrefillBudget budget;
+  budget.cost_ns = 5'000'000;
+  PrefillUnit unit(4, kCost, budget);
   int64_t tokens = 0;
   const auto jobs = *rc::gen::inRange<size_t>(1, 60);
   for (size_t i = 0; i < jobs; ++i) {
     const int32_t input = *rc::gen::inRange(1, 20000);
     const int32_t cached = *rc::gen::inRange(0, input);
-    unit.add({0, input, cached, 1, cached});
+    unit.add(*rc::gen::inRange(0, 4), {0, input, cached, 1, cached});
     tokens += input - cached;
   }
   std::vector<PrefillJob> finished;
   int64_t computed = 0;
   while (!unit.empty()) {
     const ForwardLoad load = unit.begin_forward();
-    RC_ASSERT(load.cost_us_max <= 5000 * 1.0001);
+    RC_ASSERT(load.cost_ns_max <= budget.cost_ns);
     computed += load.tokens_sum;
     unit.end_forward(finished);
   }
   RC_ASSERT(computed == tokens);
   RC_ASSERT(finished.size() == jobs);
+  for (const RankLoad& load : unit.loads()) RC_ASSERT(load == RankLoad{});
 }
 
 TEST(PrefillUnit, SaturatedForwardsAreEven) {
-  PrefillUnit unit(32, kCost, 43700);
+  PrefillPlacementOptions options;
+  options.cost = kCost;
+  PrefillDispatch placement(1, 32, options);
+  placement.set_open(0, true);
+  PrefillUnit unit(32, kCost, {});
   const LengthModel lengths{LengthOptions{}};
   Rng rng(5);
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 2000; ++i) {
     const RequestShape r = lengths.sample(rng);
-    unit.add({0, r.input_tokens, r.cached_tokens, 1, r.cached_tokens});
+    unit.add(placement.place(0, r.input_tokens, r.cached_tokens).rank,
+             {0, r.input_tokens, r.cached_tokens, 1, r.cached_tokens});
   }
   const ForwardLoad load = unit.begin_forward();
   EXPECT_TRUE(load.saturated);
-  EXPECT_GT(load.cost_us_sum / 32 / load.cost_us_max, 0.95);
+  EXPECT_GT(static_cast<double>(load.cost_ns_sum) / 32 / static_cast<double>(load.cost_ns_max), 0.95);
 }
 
 PlacementOptions placement_options(DecodePolicy policy) {

@@ -1,0 +1,27 @@
+// A dry run of the autoscaler over a trace: what it would have done, when and why, and what that costs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "balance/fleet_ledger.h"
+#include "sim/planner.h"
+#include "sim/trace.h"
+
+namespace fathom::sim {
+
+struct AutoscaleReplay {
+  std::vector<std::string> lines;  // one per decision that changed a target or could not
+  FleetHours hours;
+  int decisions = 0;
+};
+
+// Capacities and unit sizes of a plan; the budget is the input's nodes_max when set below its default, else a
+// quarter above the plan's peak.
+AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& plan);
+
+// Demand is what arrived in the last interval, `rate` times the trace's. Starts with one unit of each kind.
+AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& options, double hit_share,
+                                  double rate);
+
+}  // namespace fathom::sim
