@@ -76,7 +76,9 @@ class Conversation {
       return false;
     }
     turns_.push_back({"assistant", outcome->content});
-    print_rate(*outcome, to_seconds(first - start), to_seconds(clock_.now() - first));
+    const TimePoint end = clock_.now();
+    if (first == TimePoint{}) first = end;  // an answer without text
+    print_rate(*outcome, to_seconds(first - start), to_seconds(end - first));
     return true;
   }
 

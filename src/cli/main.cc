@@ -5,6 +5,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Fathom serves mixture-of-experts language models of the DeepSeek family."};
   app.name("fathom");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "fathom " FATHOM_VERSION);
   // Flags win over the file, the file over defaults; a name the file misspells is an error.
   app.set_config("--config", "", "TOML file with a table per subcommand, e.g. [serve], and the flags' names as keys");
   app.allow_config_extras(CLI::config_extras_mode::error);

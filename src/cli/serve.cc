@@ -1,7 +1,12 @@
 // fathom serve: the server, from the command line to its exit code.
 #include <signal.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
+#include <future>
+#include <memory>
+#include <thread>
 
 #include "base/log.h"
 #include "cli/commands.h"
@@ -10,6 +15,8 @@
 
 namespace fathom::cli {
 namespace {
+
+constexpr double kSecondsMax = 1e6;  // of any time-out; far from what the clock's type can hold
 
 struct Flags {
   serve::ServeOptions options;
@@ -22,7 +29,9 @@ void add_flags(CLI::App& command, Flags& flags) {
   add_model_options(command, options.model);
   command.add_option("--host", options.http.host, "Address to listen on")->capture_default_str();
   command.add_option("--port", options.http.port, "Port; 0 takes any free one")->capture_default_str();
-  command.add_option("--api-key-file", options.api_key_file, "File with one API key per line, optionally with a name");
+  // An empty name (an unset variable in a script) must not open the server to everyone.
+  command.add_option("--api-key-file", options.api_key_file, "File with one API key per line, optionally with a name")
+      ->check(CLI::Validator([](std::string& path) { return path.empty() ? "names no file" : ""; }, "FILE"));
   command.add_option("--requests-per-key", options.admission.requests_per_key_max, "Requests of one key in flight; more get 429")
       ->check(CLI::PositiveNumber)->capture_default_str();
   command.add_option("--requests-max", options.admission.requests_max, "Requests in flight; more get 503")
@@ -32,18 +41,18 @@ void add_flags(CLI::App& command, Flags& flags) {
   command.add_option("--body-max", options.http.body_bytes_max, "Largest request body; larger get 413")
       ->transform(byte_size())->capture_default_str();
   command.add_option("--header-timeout", flags.header_timeout_s, "Seconds for a request's header to arrive")
-      ->check(CLI::PositiveNumber)->capture_default_str();
+      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
   command.add_option("--drain-timeout", options.drain_timeout_s, "Seconds from SIGTERM to exit, at most")
-      ->check(CLI::NonNegativeNumber)->capture_default_str();
+      ->check(CLI::Range(0.0, kSecondsMax))->capture_default_str();
   command.add_option("--keep-alive-interval", options.keep_alive_interval_s, "Seconds between `: keep-alive` comments")
-      ->check(CLI::PositiveNumber)->capture_default_str();
+      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
   command.add_option("--request-timeout", options.request_timeout_s, "Seconds from a request to its last token, at most")
-      ->check(CLI::PositiveNumber)->capture_default_str();
+      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
   command.add_option("--log-level", flags.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))->capture_default_str();
 }
 
-// Signals are taken by sigwait on the main thread, so they must be blocked before any other thread starts.
+// Signals are taken by sigwait on a thread of their own, so they must be blocked before any other thread starts.
 sigset_t block_stop_signals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -55,11 +64,35 @@ sigset_t block_stop_signals() {
 }
 
 void print_ready(const serve::Server& server, const std::string& host) {
-  const std::string url = fmt::format("http://{}:{}", host == "0.0.0.0" ? "127.0.0.1" : host, server.port());
+  const bool ip6 = host.find(':') != std::string::npos;
+  const std::string reachable = host == "0.0.0.0" ? "127.0.0.1" : host == "::" ? "[::1]" : ip6 ? "[" + host + "]" : host;
+  const std::string url = fmt::format("http://{}:{}", reachable, server.port());
   fmt::print("{}ready on {}\ntry: curl -s {}/v1/chat/completions -H 'Content-Type: application/json' -d "
              "'{{\"messages\":[{{\"role\":\"user\",\"content\":\"What is 347 + 586?\"}}]}}'\n",
              server.summary(), url, url);
   std::fflush(stdout);
+}
+
+struct StopSignal {
+  std::atomic<bool> serving{false};
+  std::promise<int> arrived;  // the first signal's number, when it came while serving
+};
+
+// During the start there is nothing to finish: a signal ends the process at once. Later the first
+// one is handed on, and a second one ends the process by its default action.
+std::shared_ptr<StopSignal> watch_for_stop(sigset_t signals) {
+  auto stop = std::make_shared<StopSignal>();
+  std::thread([stop, signals] {
+    int number = 0;
+    sigwait(&signals, &number);
+    if (!stop->serving.load()) _exit(0);
+    stop->arrived.set_value(number);
+    sigwait(&signals, &number);
+    signal(number, SIG_DFL);
+    raise(number);
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  }).detach();  // it waits for a signal that may never come
+  return stop;
 }
 
 LogLevel level_of(const std::string& name) {
@@ -73,20 +106,18 @@ int run(Flags& flags) {
   set_log_level(level_of(flags.log_level));
   flags.options.model.show_progress = true;
   flags.options.http.header_timeout_max = std::chrono::milliseconds(static_cast<int64_t>(flags.header_timeout_s * 1000));
-  const sigset_t signals = block_stop_signals();
+  const std::shared_ptr<StopSignal> stop = watch_for_stop(block_stop_signals());
   const SystemClock clock;
   Result<std::unique_ptr<serve::Server>> server = serve::Server::start(flags.options, clock);
   if (!server.ok()) {
     fmt::print(stderr, "fathom serve: {}\n", server.status().message());
     return 2;
   }
+  stop->serving.store(true);
   print_ready(**server, flags.options.http.host);
-  int signal_number = 0;
-  sigwait(&signals, &signal_number);
-  log_info("{}: finishing what runs, {} s at most; a second signal ends at once", strsignal(signal_number),
+  const int number = stop->arrived.get_future().get();
+  log_info("{}: finishing what runs, {} s at most; a second signal ends at once", strsignal(number),
            flags.options.drain_timeout_s);
-  // A second signal gets its default action back: the process ends.
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   (*server)->shut_down();
   return 0;
 }

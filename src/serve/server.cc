@@ -1,5 +1,6 @@
 #include "serve/server.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "base/log.h"
@@ -15,6 +16,12 @@ constexpr Duration kPollInterval = std::chrono::milliseconds(5);
 
 std::chrono::milliseconds to_ms(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+size_t longest_token_bytes(const Tokenizer& tokenizer) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.token_bytes(id).size());
+  return longest;
 }
 
 class ServerImpl final : public Server {
@@ -46,36 +53,36 @@ class ServerImpl final : public Server {
 };
 
 Status ServerImpl::start() {
-  // The cheap checks first: nobody waits for a large model to learn that a key file is missing.
+  // The cheap checks first: nobody waits for a large model to learn that a key file is missing or a port taken.
   ApiKeys keys;
   if (!options_.api_key_file.empty()) {
     ASSIGN_OR_RETURN(keys, ApiKeys::load(options_.api_key_file));
   }
+  ASSIGN_OR_RETURN(http_, HttpServer::bind(options_.http, options_.http_threads));
   ASSIGN_OR_RETURN(model_, LocalModel::load(options_.model, clock_));
   make_context(std::move(keys));
-  ASSIGN_OR_RETURN(http_, HttpServer::start(options_.http, options_.http_threads,
-                                            [this](std::shared_ptr<HttpExchange> exchange) {
-                                              route_request(*context_, std::move(exchange));
-                                            }));
   context_->http = http_.get();
   context_->ready = true;  // the engine is warmed up by now
-  return ok_status();
+  return http_->listen(
+      [this](std::shared_ptr<HttpExchange> exchange) { route_request(*context_, std::move(exchange)); });
 }
 
 void ServerImpl::make_context(ApiKeys keys) {
   Engine& engine = model_->engine();
-  admission_ = std::make_unique<Admission>(options_.admission);
-  metrics_ =
-      std::make_unique<ApiMetrics>([&engine] { return engine.stats(); }, model_->name(), FATHOM_VERSION);
+  AdmissionOptions admission = options_.admission;
+  // Without keys all clients share the anonymous one, which is no single user to be held back.
+  if (!keys.required()) admission.requests_per_key_max = admission.requests_max;
+  admission_ = std::make_unique<Admission>(admission);
+  metrics_ = std::make_unique<ApiMetrics>([&engine] { return engine.stats(); }, model_->name(), FATHOM_VERSION);
   const ApiOptions api{.served_model_name = model_->name(),
                        .system_fingerprint = "fp_" + model_->model().weights().fingerprint.substr(0, 12),
                        .keep_alive_interval = to_ms(options_.keep_alive_interval_s),
                        .request_timeout_max = to_ms(options_.request_timeout_s)};
   const RequestLimits limits{.vocab_size = static_cast<int32_t>(model_->model().config().vocab_size),
-                             .context_max = engine.options().max_context};
-  context_.reset(new ApiContext{api, limits, std::move(keys), engine.options().eos_token_ids,
-                                model_->tokenizer(), model_->chat_template(), engine, clock_, *admission_,
-                                *metrics_});
+                             .context_max = engine.options().max_context,
+                             .token_bytes_max = longest_token_bytes(model_->tokenizer())};
+  context_.reset(new ApiContext{api, limits, std::move(keys), engine.options().eos_token_ids, model_->tokenizer(),
+                                model_->chat_template(), engine, clock_, *admission_, *metrics_});
   // Response ids and seeds differ from one start to the next.
   context_->next_id = mix64(static_cast<uint64_t>(clock_.now().time_since_epoch().count()) ^
                             static_cast<uint64_t>(clock_.unix_seconds()) << 20);

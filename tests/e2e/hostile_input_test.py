@@ -1,6 +1,8 @@
 """Bad, odd and hostile requests: a clear 4xx each, never a 5xx or a crash, and the server lives on."""
+import http.client
 import json
 import random
+import select
 import socket
 import time
 
@@ -56,6 +58,7 @@ def test_context_length_has_the_numbers(server):
     assert str(window) in error["message"] and f"{window} in the completion" in error["message"]
     long = server.post("/v1/completions", {"prompt": [5] * (window + 1), "max_tokens": 1})
     assert long.status == 400 and long.json["error"]["code"] == "context_length_exceeded"
+    assert (error["param"], long.json["error"]["param"]) == ("messages", "prompt")
     full = server.post("/v1/completions", {"prompt": [5] * (window - 1), "max_tokens": 1})
     assert full.status == 200
 
@@ -147,3 +150,67 @@ def test_client_request_ids_are_labels_only(server):
     headers = {"X-Request-Id": "same"}
     ids = {server.post(CHAT, GOOD, headers=headers).json["id"] for _ in range(4)}
     assert len(ids) == 4
+
+
+def test_prompts_that_no_window_can_hold_are_refused_before_they_cost_anything(server):
+    memory = lambda: int(open(f"/proc/{server.process.pid}/statm").read().split()[1]) * 4096
+    server.post("/tokenize", {"prompt": "x"})
+    before = memory()
+    long = "hello " * 1_000_000
+    for path, body in ((CHAT, {"messages": [{"role": "user", "content": long}]}), ("/v1/completions", {"prompt": long}),
+                       ("/tokenize", {"prompt": long})):
+        answer = server.post(path, body)
+        assert answer.status == 400 and answer.json["error"]["code"] == "context_length_exceeded", answer.text[:200]
+    assert server.post("/detokenize", {"tokens": [5] * 1_000_000}).status == 400
+    assert memory() - before < 200e6
+
+
+def test_small_requests_do_not_wait_behind_large_ones(server):
+    """Large bodies are parsed a few at a time; meanwhile health answers and streams go on."""
+    body = b'{"prompt":[' + b"[]," * 2_500_000 + b"1]}"
+    sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(12)]
+    for sock in sockets:
+        sock.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    slowest, rounds, pending = 0, 0, list(sockets)
+    while pending:
+        start = time.monotonic()
+        assert server.get("/health", timeout=60).status == 200
+        slowest, rounds = max(slowest, time.monotonic() - start), rounds + 1
+        ready, _, _ = select.select(pending, [], [], 0)
+        for sock in ready:
+            assert b" 400 " in sock.recv(100)
+            pending.remove(sock)
+    for sock in sockets:
+        sock.close()
+    assert rounds > 10, f"{rounds} health checks while 12 large bodies were parsed, the slowest took {slowest:.2f} s"
+
+
+def test_a_client_that_is_still_sending_gets_its_refusal(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/tokenize", body=b"x" * (40 << 20))
+    reply = connection.getresponse()
+    assert reply.status == 413 and json.loads(reply.read())["error"]["code"] == "body_too_large"
+
+
+def test_more_answers_than_the_server_ever_holds_are_a_400(server):
+    answer = server.post("/v1/completions", {"prompt": ["a"] * 64, "n": 16, "max_tokens": 1})
+    assert answer.status == 400 and answer.json["error"]["param"] == "n"
+
+
+def test_forms_of_a_target():
+    server = Server("--served-model-name", "org/my model")
+    try:
+        for path in ("/v1/models/org/my%20model", "/v1/models/org%2Fmy%20model"):
+            assert server.get(path).json["id"] == "org/my model"
+        absolute = b"GET http://x/health?a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        assert b" 200 OK" in raw_exchange(server.port, absolute)
+        assert server.get("/%zz%").status == 404
+    finally:
+        assert server.stop() == 0
+
+
+def test_expect_100_continue(server):
+    body = b'{"prompt":"x"}'
+    head = "POST /tokenize HTTP/{}\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n"
+    for version, first in (("1.1", b"HTTP/1.1 100 Continue"), ("1.0", b"HTTP/1.1 200 OK")):
+        assert raw_exchange(server.port, head.format(version, len(body)).encode() + body).startswith(first)

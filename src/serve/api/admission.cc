@@ -2,6 +2,8 @@
 
 #include <openssl/crypto.h>
 
+#include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <sstream>
 
@@ -49,7 +51,12 @@ ApiResult<std::string> ApiKeys::authenticate(std::string_view authorization) con
                  .message = "missing API key: send it as 'Authorization: Bearer KEY'",
                  .type = "authentication_error",
                  .code = "invalid_api_key"};
-  if (authorization.substr(0, kScheme.size()) != kScheme) return error;
+  // The scheme's case does not matter (RFC 9110, 11.1).
+  const bool bearer = authorization.size() >= kScheme.size() &&
+                      std::equal(kScheme.begin(), kScheme.end(), authorization.begin(), [](char a, char b) {
+                        return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
+                      });
+  if (!bearer) return error;
   const std::string_view given = authorization.substr(kScheme.size());
   const Key* found = nullptr;
   for (const Key& key : keys_) {

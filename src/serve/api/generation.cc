@@ -9,9 +9,9 @@
 namespace fathom::serve {
 namespace {
 
-ApiError context_length_error(const ApiContext& context, size_t prompt, std::optional<int32_t> asked) {
-  ApiError error{.code = "context_length_exceeded"};
-  error.param = "messages";
+ApiError context_length_error(const ApiContext& context, const GenerationPlan& plan, size_t prompt) {
+  const std::optional<int32_t> asked = plan.options.max_tokens;
+  ApiError error{.param = plan.prompt_param, .code = "context_length_exceeded"};
   if (asked) {
     error.message = fmt::format(
         "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the prompt, {} "
@@ -27,11 +27,19 @@ ApiError context_length_error(const ApiContext& context, size_t prompt, std::opt
 }
 
 std::optional<ApiError> check_context(const ApiContext& context, const GenerationPlan& plan) {
+  // More than the engine ever holds would be refused as "full, try again" for ever.
+  const EngineOptions& engine = context.engine.options();
+  const size_t choices = plan.prompts.size() * static_cast<size_t>(plan.options.num_choices);
+  const size_t choices_max = static_cast<size_t>(engine.max_running) + static_cast<size_t>(engine.max_queued);
+  if (choices > choices_max) {
+    return bad_request("n", "{} prompts with n = {} ask for {} answers, at most {}", plan.prompts.size(),
+                       plan.options.num_choices, choices, choices_max);
+  }
   for (const std::vector<int32_t>& prompt : plan.prompts) {
     if (prompt.empty()) return bad_request("prompt", "the prompt is empty");
     const size_t wanted = static_cast<size_t>(plan.options.max_tokens.value_or(1));
     if (prompt.size() + wanted > static_cast<size_t>(context.limits.context_max)) {
-      return context_length_error(context, prompt.size(), plan.options.max_tokens);
+      return context_length_error(context, plan, prompt.size());
     }
   }
   return std::nullopt;

@@ -23,6 +23,7 @@ namespace fathom::serve {
 
 // What the two generation endpoints hand over.
 struct GenerationPlan {
+  std::string prompt_param;                   // the request's field that holds the prompt, for errors
   std::vector<std::vector<int32_t>> prompts;  // choices = prompts x num_choices, prompt-major
   std::vector<std::string> echo;              // text put before each prompt's answer; empty or one per prompt
   GenerationOptions options;

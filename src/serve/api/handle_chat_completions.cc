@@ -17,6 +17,7 @@ void handle_chat_completions(ApiContext& context, ApiCall call) {
   if (!prompt.ok()) return call.http->respond(error_response(api_error_from(prompt.status())));
 
   GenerationPlan plan;
+  plan.prompt_param = "messages";
   plan.options = std::move(request.options);
   choose_seed(context, plan.options);
   plan.pipeline = OutputOptions{.stop = plan.options.stop,

@@ -11,6 +11,7 @@ void handle_completions(ApiContext& context, ApiCall call) {
   if (auto error = check_model(context, request.model)) return call.http->respond(error_response(*error));
 
   GenerationPlan plan;
+  plan.prompt_param = "prompt";
   plan.options = std::move(request.options);
   choose_seed(context, plan.options);
   for (CompletionPrompt& prompt : request.prompts) {

@@ -1,10 +1,11 @@
-// The only file of the API that knows Beast and Asio. One socket thread runs all connections; a connection is a
-// chain of callbacks: header -> body -> handler (on a worker) -> answer -> next header.
+// The only file of the API that knows Beast and Asio. One socket thread runs all connections; a connection is
+// a chain of callbacks: header -> body -> handler (on a worker) -> answer -> next header.
 #include "serve/api/http_server.h"
 
 #include <netinet/tcp.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/io_context.hpp>
@@ -37,6 +38,9 @@ using boost::system::error_code;
 // that such a client has left until we write to it.
 constexpr size_t kPipelinedBytesMax = 256 << 10;
 constexpr int kSendBufferBytes = 256 << 10;
+// A client that is refused in mid-request is still sending. Closing at once would reset the connection and
+// take the answer with it, so what it sends is read and dropped until it stops, this long at most.
+constexpr std::chrono::seconds kLingerTimeMax{10};
 
 std::string_view reason_phrase(int status) {
   const auto text = http::obsolete_reason(static_cast<http::status>(status));
@@ -45,20 +49,53 @@ std::string_view reason_phrase(int status) {
 
 std::string error_body(std::string_view message, std::string_view code) {
   return fmt::format(
-      R"({{"error":{{"message":"{}","type":"invalid_request_error","param":null,"code":"{}"}}}})", message, code);
+      R"({{"error":{{"message":"{}","type":"invalid_request_error","param":null,"code":"{}"}}}})", message,
+      code);
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// "%2F" to "/"; what is no escape stays as it is.
+std::string percent_decode(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool escape =
+        text[i] == '%' && i + 2 < text.size() && hex_digit(text[i + 1]) >= 0 && hex_digit(text[i + 2]) >= 0;
+    out += escape ? static_cast<char>(hex_digit(text[i + 1]) * 16 + hex_digit(text[i + 2])) : text[i];
+    if (escape) i += 2;
+  }
+  return out;
+}
+
+// Both forms of a target that a server must take: "/path?query" and "http://host/path?query".
+void split_target(std::string_view target, HttpRequest& request) {
+  constexpr std::string_view kScheme = "http://";
+  if (target.substr(0, kScheme.size()) == kScheme) {
+    const size_t slash = target.find('/', kScheme.size());
+    target = slash == std::string_view::npos ? "/" : target.substr(slash);
+  }
+  const size_t question = target.find('?');
+  request.path = percent_decode(target.substr(0, question));
+  if (question != std::string_view::npos) request.query = std::string(target.substr(question + 1));
 }
 
 class Connection;
 
 class ServerImpl final : public HttpServer {
  public:
-  ServerImpl(const HttpOptions& options, int worker_threads, HttpHandler handler)
-      : options_(options), handler_(std::move(handler)), acceptor_(io_), workers_(worker_threads) {}
+  ServerImpl(const HttpOptions& options, int worker_threads)
+      : options_(options), acceptor_(io_), workers_(worker_threads), outputs_(worker_threads) {}
   ~ServerImpl() override;
 
-  Status listen();
+  Status bind();
+  Status listen(HttpHandler handler) override;
   uint16_t port() const override { return port_; }
-  void post(std::function<void()> fn) override { asio::post(workers_, std::move(fn)); }
+  void post(std::function<void()> fn) override { asio::post(outputs_, std::move(fn)); }
   void post_after(std::chrono::milliseconds delay, std::function<void()> fn) override;
   void stop_accepting() override;
   int num_connections() const override { return num_connections_.load(std::memory_order_relaxed); }
@@ -67,20 +104,23 @@ class ServerImpl final : public HttpServer {
   asio::io_context& io() { return io_; }
   bool accepting() const { return accepting_; }
   void handle(std::shared_ptr<HttpExchange> exchange) {
-    asio::post(workers_, [this, exchange = std::move(exchange)] { handler_(exchange); });
+    asio::thread_pool& threads = exchange->request().body.empty() ? outputs_ : workers_;
+    asio::post(threads, [this, exchange = std::move(exchange)] { handler_(exchange); });
   }
   void remove(const std::shared_ptr<Connection>& connection);
 
  private:
   void accept_next();
+  Status cannot_listen(const error_code& error) const;
 
   const HttpOptions options_;
-  const HttpHandler handler_;
+  HttpHandler handler_;  // set before the socket thread starts
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   asio::thread_pool workers_;
+  asio::thread_pool outputs_;
   uint16_t port_ = 0;
-  bool accepting_ = true;  // socket thread
+  bool accepting_ = true;                              // socket thread
   std::set<std::shared_ptr<Connection>> connections_;  // socket thread
   std::atomic<int> num_connections_{0};
   std::thread thread_;
@@ -117,6 +157,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void on_body(error_code error);
   void watch_for_eof();
   void write_next();
+  void linger();
+  void discard_next();
   void fail_request(int status, std::string_view message, std::string_view code);
   void arm(asio::steady_timer& timer, std::chrono::milliseconds after, void (Connection::*expired)());
   void request_timed_out();
@@ -136,7 +178,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool reading_request_ = false;
   bool answer_done_ = false;
   bool keep_alive_ = true;
+  bool failed_ = false;  // refused in mid-request: what still comes in is no request
   bool closed_ = false;
+  std::array<char, 16384> discarded_;
 };
 
 class Exchange final : public HttpExchange, public std::enable_shared_from_this<Exchange> {
@@ -198,14 +242,16 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   bool gone() const override { return gone_.load(std::memory_order_acquire); }
 
   void on_gone(std::function<void()> callback) override {
-    on_socket_thread([this, callback = std::move(callback)]() mutable {
-      if (finished_) return;
-      if (gone()) {
-        callback();
-      } else {
-        on_gone_ = std::move(callback);
-      }
-    }, /*even_if_gone=*/true);
+    on_socket_thread(
+        [this, callback = std::move(callback)]() mutable {
+          if (finished_) return;
+          if (gone()) {
+            callback();
+          } else {
+            on_gone_ = std::move(callback);
+          }
+        },
+        /*even_if_gone=*/true);
   }
   void on_drained(std::function<void()> callback) override {
     on_socket_thread([this, callback = std::move(callback)]() mutable { on_drained_ = std::move(callback); });
@@ -235,7 +281,8 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   }
 
   std::string head(int status, std::string_view content_type,
-                   const std::vector<std::pair<std::string, std::string>>& headers, std::string_view framing) {
+                   const std::vector<std::pair<std::string, std::string>>& headers,
+                   std::string_view framing) {
     std::string bytes = fmt::format("HTTP/1.1 {} {}\r\nServer: fathom\r\n", status, reason_phrase(status));
     if (!content_type.empty()) bytes += fmt::format("Content-Type: {}\r\n", content_type);
     for (const auto& [name, value] : headers) bytes += fmt::format("{}: {}\r\n", name, value);
@@ -258,7 +305,8 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   std::function<void()> on_drained_;
 };
 
-void Connection::arm(asio::steady_timer& timer, std::chrono::milliseconds after, void (Connection::*expired)()) {
+void Connection::arm(asio::steady_timer& timer, std::chrono::milliseconds after,
+                     void (Connection::*expired)()) {
   timer.expires_after(after);
   timer.async_wait([self = shared_from_this(), &timer, expired](error_code error) {
     // A handler already queued when the timer was set again must not fire for the old deadline.
@@ -273,15 +321,15 @@ void Connection::read_header(std::chrono::milliseconds timeout) {
   parser_->body_limit(server_.options().body_bytes_max);
   reading_request_ = buffer_.size() > 0;
   arm(deadline_, timeout, &Connection::request_timed_out);
-  http::async_read_header(socket_, buffer_, *parser_, [self = shared_from_this()](error_code error, size_t) {
-    self->on_header(error);
-  });
+  http::async_read_header(socket_, buffer_, *parser_,
+                          [self = shared_from_this()](error_code error, size_t) { self->on_header(error); });
 }
 
 void Connection::on_header(error_code error) {
-  if (closed_) return;
+  if (closed_ || failed_) return;
   reading_request_ = true;
-  if (error == http::error::header_limit) return fail_request(431, "request header too large", "header_too_large");
+  if (error == http::error::header_limit)
+    return fail_request(431, "request header too large", "header_too_large");
   if (error == http::error::body_limit) return fail_request(413, "request body too large", "body_too_large");
   if (error && error.category() == http::make_error_code(http::error::bad_method).category() &&
       error != http::error::end_of_stream && error != http::error::partial_message) {
@@ -293,15 +341,15 @@ void Connection::on_header(error_code error) {
 
 void Connection::read_body() {
   const auto expect = parser_->get()[http::field::expect];
-  if (beast::iequals(expect, "100-continue")) send("HTTP/1.1 100 Continue\r\n\r\n");
+  if (beast::iequals(expect, "100-continue") && parser_->get().version() >= 11)
+    send("HTTP/1.1 100 Continue\r\n\r\n");
   arm(deadline_, server_.options().body_timeout_max, &Connection::request_timed_out);
-  http::async_read(socket_, buffer_, *parser_, [self = shared_from_this()](error_code error, size_t) {
-    self->on_body(error);
-  });
+  http::async_read(socket_, buffer_, *parser_,
+                   [self = shared_from_this()](error_code error, size_t) { self->on_body(error); });
 }
 
 void Connection::on_body(error_code error) {
-  if (closed_) return;
+  if (closed_ || failed_) return;
   deadline_.cancel();
   if (error == http::error::body_limit) return fail_request(413, "request body too large", "body_too_large");
   if (error && error.category() == http::make_error_code(http::error::bad_method).category() &&
@@ -313,10 +361,8 @@ void Connection::on_body(error_code error) {
   auto message = parser_->release();
   HttpRequest request;
   request.method = std::string(message.method_string());
-  const std::string target(message.target());
-  const size_t question = target.find('?');
-  request.path = target.substr(0, question);
-  if (question != std::string::npos) request.query = target.substr(question + 1);
+  const auto target = message.target();
+  split_target({target.data(), target.size()}, request);
   for (const auto& field : message) {
     std::string name(field.name_string());
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -331,8 +377,8 @@ void Connection::on_body(error_code error) {
   server_.handle(exchange_);
 }
 
-// While an answer is being made, the socket is read so that the client's leaving is seen; bytes of a pipelined
-// request are kept.
+// While an answer is being made, the socket is read so that the client's leaving is seen; bytes of a
+// pipelined request are kept.
 void Connection::watch_for_eof() {
   if (watching_ || closed_ || buffer_.size() >= kPipelinedBytesMax) return;
   watching_ = true;
@@ -356,8 +402,8 @@ void Connection::send(std::string bytes) {
   if (closed_) return;
   unsent_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
   outgoing_.push_back(std::move(bytes));
-  if (unsent_bytes.load(std::memory_order_relaxed) > server_.options().unsent_bytes_max && exchange_ != nullptr &&
-      write_in_flight_) {
+  if (unsent_bytes.load(std::memory_order_relaxed) > server_.options().unsent_bytes_max &&
+      exchange_ != nullptr && write_in_flight_) {
     return close();
   }
   if (!write_in_flight_) write_next();
@@ -380,11 +426,13 @@ void Connection::write_next() {
   arm(write_deadline_, server_.options().write_stall_max, &Connection::write_stalled);
   asio::async_write(
       socket_, buffers,
-      [self = shared_from_this(), last = size_t{0}](const error_code& error, size_t so_far) mutable -> size_t {
+      [self = shared_from_this(), last = size_t{0}](const error_code& error,
+                                                    size_t so_far) mutable -> size_t {
         if (error) return 0;
         if (so_far != last) {
           last = so_far;
-          self->arm(self->write_deadline_, self->server_.options().write_stall_max, &Connection::write_stalled);
+          self->arm(self->write_deadline_, self->server_.options().write_stall_max,
+                    &Connection::write_stalled);
         }
         return 65536;
       },
@@ -404,6 +452,7 @@ void Connection::finish_answer(bool keep_alive) {
   answer_done_ = true;
   keep_alive_ = keep_alive;
   if (closed_ || write_in_flight_ || !outgoing_.empty()) return;
+  if (failed_) return linger();
   if (!keep_alive || !server_.accepting()) return close();
   if (watching_) {
     // The next request's bytes must not race with the watcher for the buffer.
@@ -419,11 +468,29 @@ void Connection::finish_answer(bool keep_alive) {
 
 void Connection::fail_request(int status, std::string_view message, std::string_view code) {
   deadline_.cancel();
+  failed_ = true;
   const std::string body = error_body(message, code);
-  send(fmt::format("HTTP/1.1 {} {}\r\nServer: fathom\r\nContent-Type: application/json\r\nContent-Length: "
-                   "{}\r\nConnection: close\r\n\r\n{}",
-                   status, reason_phrase(status), body.size(), body));
+  send(
+      fmt::format("HTTP/1.1 {} {}\r\nServer: fathom\r\nContent-Type: application/json\r\nContent-Length: "
+                  "{}\r\nConnection: close\r\n\r\n{}",
+                  status, reason_phrase(status), body.size(), body));
   finish_answer(/*keep_alive=*/false);
+}
+
+void Connection::linger() {
+  error_code ignored;
+  socket_.cancel(ignored);  // the request that is being read, if it is
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  arm(deadline_, kLingerTimeMax, &Connection::close);
+  discard_next();
+}
+
+void Connection::discard_next() {
+  socket_.async_read_some(asio::buffer(discarded_), [self = shared_from_this()](error_code error, size_t) {
+    if (self->closed_) return;
+    if (error) return self->close();
+    self->discard_next();
+  });
 }
 
 void Connection::request_timed_out() {
@@ -448,20 +515,30 @@ void Connection::close() {
   server_.remove(shared_from_this());
 }
 
-Status ServerImpl::listen() {
+Status ServerImpl::bind() {
   error_code error;
-  const auto address = asio::ip::make_address(options_.host == "localhost" ? "127.0.0.1" : options_.host, error);
+  const auto address =
+      asio::ip::make_address(options_.host == "localhost" ? "127.0.0.1" : options_.host, error);
   if (error) return invalid_argument("--host {}: not an IP address", options_.host);
   const tcp::endpoint endpoint(address, options_.port);
   acceptor_.open(endpoint.protocol(), error);
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) {
-    return make_status(StatusCode::kUnavailable, "cannot listen on {}:{}: {}", options_.host, options_.port,
-                       error.message());
-  }
+  if (error) return cannot_listen(error);
   port_ = acceptor_.local_endpoint().port();
+  return ok_status();
+}
+
+Status ServerImpl::cannot_listen(const error_code& error) const {
+  return make_status(StatusCode::kUnavailable, "cannot listen on {}:{}: {}", options_.host, options_.port,
+                     error.message());
+}
+
+Status ServerImpl::listen(HttpHandler handler) {
+  handler_ = std::move(handler);
+  error_code error;
+  acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  if (error) return cannot_listen(error);
   accept_next();
   thread_ = std::thread([this] {
     auto guard = asio::make_work_guard(io_);
@@ -476,7 +553,9 @@ void ServerImpl::accept_next() {
     if (error) {
       // Out of descriptors: let some connections end before trying again.
       log_warning("accept: {}", error.message());
-      return post_after(std::chrono::milliseconds(50), [this] { if (accepting_) accept_next(); });
+      return post_after(std::chrono::milliseconds(50), [this] {
+        if (accepting_) accept_next();
+      });
     }
     if (static_cast<int>(connections_.size()) >= options_.connections_max) {
       error_code ignored;
@@ -524,6 +603,7 @@ ServerImpl::~ServerImpl() {
     for (const auto& connection : open) connection->close();
   });
   workers_.join();
+  outputs_.join();
   // A second turn of the loop lets the closed connections' handlers run.
   asio::post(io_, [this] { io_.stop(); });
   if (thread_.joinable()) thread_.join();
@@ -538,10 +618,9 @@ std::string_view HttpRequest::header(std::string_view lower_name) const {
   return {};
 }
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options, int worker_threads,
-                                                      HttpHandler handler) {
-  auto server = std::make_unique<ServerImpl>(options, worker_threads, std::move(handler));
-  RETURN_IF_ERROR(server->listen());
+Result<std::unique_ptr<HttpServer>> HttpServer::bind(const HttpOptions& options, int worker_threads) {
+  auto server = std::make_unique<ServerImpl>(options, worker_threads);
+  RETURN_IF_ERROR(server->bind());
   return std::unique_ptr<HttpServer>(std::move(server));
 }
 

@@ -21,7 +21,7 @@ struct HttpOptions {
   uint16_t port = 8000;  // 0: any free port, see HttpServer::port()
   int connections_max = 4096;                              // [the connection is closed at once]
   size_t header_bytes_max = 64 << 10;                      // [431]
-  size_t body_bytes_max = 32 << 20;                        // [413]
+  size_t body_bytes_max = 8 << 20;                         // [413]
   std::chrono::milliseconds header_timeout_max{10'000};    // from accept or the end of the last answer's request [408]
   std::chrono::milliseconds idle_timeout_max{75'000};      // a kept-alive connection without a request [closed]
   std::chrono::milliseconds body_timeout_max{60'000};      // [408]
@@ -31,7 +31,7 @@ struct HttpOptions {
 
 struct HttpRequest {
   std::string method;
-  std::string path;  // without the query
+  std::string path;  // without the query; %XX decoded
   std::string query;
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
@@ -71,16 +71,20 @@ class HttpExchange {
 
 using HttpHandler = std::function<void(std::shared_ptr<HttpExchange>)>;
 
-// Runs one thread for sockets and `worker_threads` for handlers (parsing, templates, tokenising).
+// Runs one thread for sockets, `worker_threads` for handlers of requests with a body (parsing, templates,
+// tokenising), and as many again for the rest: output of running requests and requests without a body must not
+// wait behind somebody's long prompt.
 class HttpServer {
  public:
-  // Binds and starts; INVALID_ARGUMENT when the address cannot be parsed, UNAVAILABLE when it cannot be bound.
-  static Result<std::unique_ptr<HttpServer>> start(const HttpOptions& options, int worker_threads,
-                                                   HttpHandler handler);
+  // Takes the address, without letting clients in: INVALID_ARGUMENT when it cannot be parsed, UNAVAILABLE when it
+  // cannot be bound.
+  static Result<std::unique_ptr<HttpServer>> bind(const HttpOptions& options, int worker_threads);
   virtual ~HttpServer() = default;
 
+  // Once. From here on clients connect and `handler` is called; UNAVAILABLE when listening fails.
+  virtual Status listen(HttpHandler handler) = 0;
   virtual uint16_t port() const = 0;
-  // Runs fn on a worker thread, or on the socket thread after a delay. Dropped after shutdown.
+  // Runs fn on an output thread, or on the socket thread after a delay. Dropped after shutdown.
   virtual void post(std::function<void()> fn) = 0;
   virtual void post_after(std::chrono::milliseconds delay, std::function<void()> fn) = 0;
   // Stops accepting and closes idle connections; answers in flight go on.

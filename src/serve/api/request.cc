@@ -57,6 +57,20 @@ void read_token_ids(ObjectReader& reader, const std::string& name, const Json& l
   }
 }
 
+// Tokenising costs far more than counting bytes: text that cannot fit the window even in the longest tokens is
+// refused before.
+void check_text_bytes(ObjectReader& reader, const RequestLimits& limits, const std::string& name, size_t bytes) {
+  if (limits.token_bytes_max == 0) return;
+  const size_t tokens_min = bytes / limits.token_bytes_max;
+  if (tokens_min <= static_cast<size_t>(limits.context_max)) return;
+  ApiError error = bad_request(name,
+                               "This model's maximum context length is {} tokens. However, your {} bytes of text are at "
+                               "least {} tokens.",
+                               limits.context_max, bytes, tokens_min);
+  error.code = "context_length_exceeded";
+  reader.fail(std::move(error));
+}
+
 void read_logit_bias(ObjectReader& reader, const RequestLimits& limits, SamplingParams& sampling) {
   const Json* bias = reader.find("logit_bias");
   if (bias == nullptr) return;
@@ -204,6 +218,11 @@ void read_messages(ObjectReader& reader, const RequestLimits& limits, std::vecto
         bad_request("messages", "messages: {} messages, at most {}", messages->size(), limits.messages_max));
   }
   for (size_t i = 0; i < messages->size(); ++i) read_message(reader, (*messages)[i], i, out);
+  size_t bytes = 0;
+  for (const ChatMessage& message : out) {
+    bytes += message.content.value_or("").size() + message.reasoning_content.value_or("").size();
+  }
+  check_text_bytes(reader, limits, "messages", bytes);
 }
 
 // DeepSeek's `thinking: {"type": "enabled"|"disabled"}`, and `thinking`/`enable_thinking` among the template's
@@ -245,8 +264,12 @@ void read_prompt(ObjectReader& reader, const RequestLimits& limits, std::vector<
     read_token_ids(reader, "prompt", ids, limits.vocab_size, tokens);
     out.emplace_back(std::move(tokens));
   };
+  const auto add_text = [&](const Json& text) {
+    out.emplace_back(text.get<std::string>());
+    check_text_bytes(reader, limits, "prompt", std::get<std::string>(out.back()).size());
+  };
   if (prompt->is_string()) {
-    out.emplace_back(prompt->get<std::string>());
+    add_text(*prompt);
   } else if (prompt->is_array() && !prompt->empty() && (*prompt)[0].is_number()) {
     add_ids(*prompt);
   } else if (prompt->is_array() && !prompt->empty()) {
@@ -255,7 +278,7 @@ void read_prompt(ObjectReader& reader, const RequestLimits& limits, std::vector<
     }
     for (const Json& item : *prompt) {
       if (item.is_string()) {
-        out.emplace_back(item.get<std::string>());
+        add_text(item);
       } else {
         add_ids(item);
       }
@@ -327,6 +350,7 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const R
   } else {
     if (reader.find("prompt") == nullptr) reader.fail(bad_request("prompt", "prompt is missing"));
     request.prompt = reader.text("prompt", "");
+    check_text_bytes(reader, limits, "prompt", request.prompt->size());
   }
   request.add_special_tokens = reader.boolean("add_special_tokens", true);
   request.add_generation_prompt = reader.boolean("add_generation_prompt", true);
@@ -341,6 +365,9 @@ ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, con
   DetokenizeRequest request;
   request.model = reader.text("model", "");
   if (const Json* tokens = reader.find("tokens")) {
+    if (tokens->size() > static_cast<size_t>(limits.context_max)) {
+      reader.fail(bad_request("tokens", "tokens: {} ids, at most {}", tokens->size(), limits.context_max));
+    }
     read_token_ids(reader, "tokens", *tokens, limits.vocab_size, request.tokens);
   } else {
     reader.fail(bad_request("tokens", "tokens is missing"));

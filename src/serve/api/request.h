@@ -18,6 +18,7 @@ namespace fathom::serve {
 struct RequestLimits {
   int32_t vocab_size = 0;
   int32_t context_max = 0;        // prompt + new tokens
+  size_t token_bytes_max = 0;     // of the longest token; text no window could hold is refused unread. 0: unknown
   int32_t choices_max = 16;       // n
   int32_t prompts_max = 64;       // prompts in one completions request
   int32_t stop_strings_max = 16;

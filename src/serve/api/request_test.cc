@@ -60,6 +60,30 @@ TEST(Request, the_first_bad_field_is_named) {
   EXPECT_EQ(param(R"({"messages":[{"role":"user","content":"a"}],"tool_choice":{"type":"function"}})"), "tool_choice");
 }
 
+TEST(Request, text_that_no_window_can_hold_is_refused_by_its_bytes) {
+  RequestLimits limits = kLimits;
+  limits.token_bytes_max = 3;
+  const std::string fits(512 * 3 + 2, 'a'), too_long(513 * 3, 'a');
+  const auto completion = [&](const std::string& text) {
+    return parse_completion_request(fmt::format(R"({{"prompt":["b","{}"]}})", text), limits);
+  };
+  EXPECT_TRUE(completion(fits).ok());
+  ASSERT_FALSE(completion(too_long).ok());
+  EXPECT_EQ(completion(too_long).error().code, "context_length_exceeded");
+  EXPECT_EQ(completion(too_long).error().param, "prompt");
+  const auto chat = [&](const std::string& text) {  // the messages count together
+    return parse_chat_request(
+        fmt::format(R"({{"messages":[{{"role":"user","content":"{0}"}},{{"role":"user","content":"{0}"}}]}})", text), limits);
+  };
+  EXPECT_TRUE(chat(fits.substr(0, fits.size() / 2)).ok());
+  EXPECT_EQ(chat(too_long.substr(0, 800)).error().code, "context_length_exceeded");
+  EXPECT_FALSE(parse_tokenize_request(fmt::format(R"({{"prompt":"{}"}})", too_long), limits).ok());
+  std::string ids = "1";
+  for (int i = 1; i < 512; ++i) ids += ",1";
+  EXPECT_TRUE(parse_detokenize_request(fmt::format(R"({{"tokens":[{}]}})", ids), limits).ok());
+  EXPECT_FALSE(parse_detokenize_request(fmt::format(R"({{"tokens":[{},1]}})", ids), limits).ok());
+}
+
 TEST(Json, nesting_is_measured_outside_strings_only) {
   const std::string brackets(1000, '[');
   EXPECT_TRUE(parse_json_object("{\"a\":\"" + brackets + "\\\"[\"}").ok());

@@ -96,7 +96,21 @@ void read_chunk(const Json& json, ChatDelta& delta, ChatOutcome& outcome) {
   if (!reason.empty()) outcome.finish_reason = reason;
 }
 
+std::string server_root(std::string url) {
+  const auto drop_slashes = [&] { url.erase(url.find_last_not_of('/') + 1); };
+  drop_slashes();
+  constexpr std::string_view kApi = "/v1";
+  if (url.size() > kApi.size() && std::string_view(url).substr(url.size() - kApi.size()) == kApi) {
+    url.resize(url.size() - kApi.size());
+    drop_slashes();
+  }
+  return url;
+}
+
 }  // namespace
+
+ChatClient::ChatClient(std::string url, std::string api_key)
+    : url_(server_root(std::move(url))), api_key_(std::move(api_key)) {}
 
 Result<std::string> ChatClient::model_name(double timeout_s) const {
   Transfer transfer(url_ + "/v1/models", api_key_);

@@ -32,8 +32,9 @@ struct ChatOutcome {
 
 class ChatClient {
  public:
-  // `url` is the server's root, e.g. "http://127.0.0.1:8000"; `api_key` may be empty.
-  ChatClient(std::string url, std::string api_key) : url_(std::move(url)), api_key_(std::move(api_key)) {}
+  // `url` is the server's root, e.g. "http://127.0.0.1:8000", or its API's ("…:8000/v1/"), as other clients take
+  // it; `api_key` may be empty.
+  ChatClient(std::string url, std::string api_key);
 
   // The served model's name. UNAVAILABLE when nothing answers within `timeout_s`.
   Result<std::string> model_name(double timeout_s) const;

@@ -1,0 +1,77 @@
+"""The command line from outside: exit codes, one clear line, signals, and `fathom chat` on a pipe."""
+import os
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from conftest import BINARY, START_TIMEOUT_S, Server
+
+
+def fathom(*args, stdin="", timeout=START_TIMEOUT_S):
+    return subprocess.run([str(BINARY), *map(str, args)], input=stdin, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.parametrize("args,word", [
+    ((), "subcommand"), (("serve", "--flibber"), "--flibber"), (("serve", "--port", "99999"), "--port"),
+    (("serve", "--host", "nohost"), "--host"), (("serve", "--kv-memory", "1X"), "--kv-memory"),
+    (("serve", "--model", "/nonexistent"), "/nonexistent"), (("serve", "--api-key-file", "/nonexistent"), "/nonexistent"),
+    (("serve", "--api-key-file", ""), "--api-key-file"), (("serve", "--keep-alive-interval", "1e-9"), "--keep-alive-interval"),
+    (("serve", "--request-timeout", "1e300"), "--request-timeout"), (("--config", "/nonexistent", "serve"), "/nonexistent"),
+    (("chat", "--url", "http://127.0.0.1:9"), "127.0.0.1:9"),
+])
+def test_a_wrong_command_ends_with_2_and_says_why(args, word):
+    result = fathom(*args)
+    assert result.returncode == 2 and word in result.stderr, result
+    assert len(result.stderr.splitlines()) <= 2
+
+
+def test_a_config_file_with_a_misspelt_name_is_an_error(tmp_path):
+    config = tmp_path / "fathom.toml"
+    config.write_text("[serve]\nprot = 1\n")
+    result = fathom("--config", config, "serve")
+    assert result.returncode == 2 and "serve.prot" in result.stderr
+
+
+def test_a_taken_port_is_known_before_the_model_is_read():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = fathom("serve", "--port", port, "--model", "/nonexistent")
+    assert result.returncode == 2 and f"cannot listen on 127.0.0.1:{port}" in result.stderr
+
+
+def test_a_signal_during_the_start_ends_the_process(tmp_path):
+    # A FIFO in place of the key file, which is read first, holds the start up for ever.
+    os.mkfifo(tmp_path / "keys")
+    process = subprocess.Popen([str(BINARY), "serve", "--port", "0", "--api-key-file", str(tmp_path / "keys")],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    time.sleep(0.5)
+    assert process.poll() is None, process.stderr.read()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(START_TIMEOUT_S) == 0
+
+
+def test_a_second_signal_ends_at_once():
+    server = Server("--drain-timeout", "60")
+    body = b'{"messages":[{"role":"user","content":"hi"}],"max_tokens":4000,"ignore_eos":true,"stream":true,"n":16}'
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert b"200 OK" in sock.recv(1000)
+        server.process.send_signal(signal.SIGTERM)
+        while server.get("/ready").status == 200:
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("tail", ["", "/", "/v1", "/v1/"])
+def test_chat_on_a_pipe_talks_to_a_server(server, tail):
+    result = fathom("chat", "--url", server.url + tail, "--max-tokens", "3", stdin="What is 1 + 1?\n/clear\n\nhi\n/exit\nno\n")
+    assert result.returncode == 0, result
+    assert result.stdout.count("prompt tokens from the cache") == 2 and "\x1b" not in result.stdout
+
+
+def test_chat_runs_a_model_of_its_own():
+    result = fathom("chat", "--served-model-name", "own", "--url", "", "--max-tokens", "2", "--model", "", stdin="hi\n")
+    assert result.returncode == 0 and "tokens/s" in result.stdout
