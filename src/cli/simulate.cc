@@ -130,7 +130,7 @@ Status run_published_day(SimulateArgs& args) {
       }
       autoscaler = std::make_unique<sim::DayAutoscaler>(options, run.options,
                                                         args.autoscale.knows_yesterday ? &day.load : nullptr,
-                                                        day.schedule.units_at(0));
+                                                        day.schedule.units_at(0), day.start_hour);
       run.autoscaled = true;
       run.clairvoyant_node_hours = sim::clairvoyant_node_hours(day.load, options, run.options);
       run.options.scale = [&autoscaler](const sim::ScaleInput& in) { return autoscaler->decide(in); };

@@ -52,12 +52,13 @@ int32_t BlockFleet::blocks_of(int32_t asked, int ranks) const {
 }
 
 void BlockFleet::make_units() {
+  const auto budget_ns = static_cast<int64_t>(hw_.prefill_rank_budget_ms_per_layer * 1e6);
   const auto make = [&](bool decode, int count, int ranks, int32_t blocks) {
     for (int u = 0; u < count; ++u) {
       Unit& unit = units_.emplace_back();
       unit.decode = decode;
       unit.idx = u;
-      for (int r = 0; r < ranks; ++r) unit.ranks.emplace_back(blocks, options_.chunk_tokens);
+      for (int r = 0; r < ranks; ++r) unit.ranks.emplace_back(blocks, options_.chunk_tokens, budget_ns);
       unit.slowness.assign(static_cast<size_t>(ranks), 1.0);
       unit.acks.resize(static_cast<size_t>(decode ? 1 : options_.num_routers));
       unit.chunks.resize(static_cast<size_t>(ranks));

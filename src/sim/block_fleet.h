@@ -62,7 +62,7 @@ struct BlockFleetResult {
   int64_t input_tokens = 0, cached_tokens = 0, output_tokens = 0;
   double prefill_tokens_ratio = 1,
          prefill_cost_ratio = 1;  // largest over mean of the ranks, over busy forwards
-  double decode_kv_ratio = 1, decode_requests_ratio = 1;  // over steps with at least eight requests per rank
+  double decode_kv_ratio = 1, decode_requests_ratio = 1;  // over steps with at least four requests per rank
   double tokens_per_s_per_user = 0;                       // token-weighted
   double ended_s = 0;
   LogHistogram ttft_ms, gap_ms;         // gap: between tokens of a request, as seen by the api

@@ -6,7 +6,7 @@
 namespace fathom::sim {
 namespace {
 
-constexpr double kBalancedRequestsMin = 8;  // per rank; ratios of emptier units say little
+constexpr double kBalancedRequestsMin = 4;  // per rank; ratios of emptier units say little
 
 }  // namespace
 

@@ -11,8 +11,11 @@ int32_t blocks_for(int32_t tokens) { return (tokens + kBlockTokens - 1) / kBlock
 
 }  // namespace
 
-BlockRank::BlockRank(int32_t num_blocks, int32_t chunk_tokens)
-    : cache_(num_blocks, 2, "simulated", "simulated"), chunk_tokens_(chunk_tokens), writer_(num_blocks, -1) {}
+BlockRank::BlockRank(int32_t num_blocks, int32_t chunk_tokens, int64_t budget_ns)
+    : cache_(num_blocks, 2, "simulated", "simulated"),
+      chunk_tokens_(chunk_tokens),
+      budget_ns_(budget_ns),
+      writer_(num_blocks, -1) {}
 
 BlockSequence& BlockRank::add(std::unique_ptr<BlockSequence> sequence) {
   const auto at = std::upper_bound(sequences_.begin(), sequences_.end(), sequence->age,
@@ -95,17 +98,32 @@ void BlockRank::start(BlockSequence& sequence) {
   sequence.num_stored = sequence.num_cached = sequence.published * kBlockTokens;
 }
 
+// Tokens behind a long context cost more: the oldest prompt's context sets how many fit the budget.
+int32_t BlockRank::chunk_tokens_within(const PrefillCost& cost) const {
+  for (const auto& sequence : sequences_) {
+    if (sequence->stage != SequenceStage::kPrefill) continue;
+    const int64_t fit = cost.tokens_within(budget_ns_, sequence->num_stored) / kBlockTokens * kBlockTokens;
+    return static_cast<int32_t>(std::clamp<int64_t>(fit, kBlockTokens, chunk_tokens_));
+  }
+  return chunk_tokens_;
+}
+
 RankLoad BlockRank::plan_prefill_step(const PrefillCost& cost, std::vector<Chunk>& chunks) {
   chunks.clear();
   for (const int32_t i : plan_admission(snapshot())) start(*sequences_[static_cast<size_t>(i)]);
-  PrefillPlan plan = plan_prefill(snapshot());
+  const auto planned = [&] {
+    PlanSnapshot now = snapshot();
+    now.rank_chunk_tokens = chunk_tokens_within(cost);
+    return plan_prefill(now);
+  };
+  PrefillPlan plan = planned();
   while (plan.retract != kNoSequence) {
     BlockSequence& victim = *sequences_[static_cast<size_t>(plan.retract)];
     // Blocks of a hand-over are being read: wait for it, it ends by itself.
     if (victim.stage == SequenceStage::kHandover) return {};
     release_blocks(victim);
     victim.stage = SequenceStage::kQueued;
-    plan = plan_prefill(snapshot());
+    plan = planned();
   }
   RankLoad load;
   for (const PlannedChunk& chunk : plan.chunks) {

@@ -37,7 +37,8 @@ struct BlockSequence {
 
 class BlockRank {
  public:
-  BlockRank(int32_t num_blocks, int32_t chunk_tokens);
+  // A forward takes up to chunk_tokens, and no more than budget_ns of work per layer.
+  BlockRank(int32_t num_blocks, int32_t chunk_tokens, int64_t budget_ns);
 
   // Sequences live here until erase().
   BlockSequence& add(std::unique_ptr<BlockSequence> sequence);
@@ -77,12 +78,14 @@ class BlockRank {
  private:
   static constexpr KvAccount kAccount{1};
   PlanSnapshot snapshot() const;
+  int32_t chunk_tokens_within(const PrefillCost& cost) const;
   void start(BlockSequence& sequence);
   bool reserve(BlockSequence& sequence, int32_t count);
   void set_writer(BlockId block, int request);
 
   KvCache cache_;
   const int32_t chunk_tokens_;
+  const int64_t budget_ns_;
   std::vector<std::unique_ptr<BlockSequence>> sequences_;  // oldest first
   std::vector<int> writer_;                                // by block, -1: nobody
   GrowthEstimate growth_;

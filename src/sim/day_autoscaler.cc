@@ -74,8 +74,8 @@ AutoscaleOptions autoscale_options(const HardwareProfile& hw, const ModelShape& 
 }
 
 DayAutoscaler::DayAutoscaler(const AutoscaleOptions& options, const FleetOptions& fleet,
-                             const DayLoad* yesterday, UnitCounts initial)
-    : options_(options) {
+                             const DayLoad* yesterday, UnitCounts initial, int start_hour)
+    : options_(options), start_hour_(start_hour) {
   const Status valid = validate_autoscale(options);
   CHECK_MSG(valid.ok(), valid.message());
   kinds_[kPrefill].serving = initial.prefill;
@@ -141,7 +141,7 @@ ScaleOutput DayAutoscaler::decide(const ScaleInput& in) {
   const int before[kNumUnitKinds] = {snapshot.units[0].target(), snapshot.units[1].target()};
   apply(decision, in.day_second);
   if (decision.target[kPrefill] != before[kPrefill] || decision.target[kDecode] != before[kDecode]) {
-    log_.push_back(decision.text());
+    log_.push_back(fmt::format("{}  {}", clock_of(in.day_second, start_hour_), decision.text()));
   }
   ScaleOutput out;
   out.serving = {std::max(1, kinds_[kDecode].serving), std::max(1, kinds_[kPrefill].serving)};

@@ -11,10 +11,10 @@
 namespace fathom::sim {
 
 struct DayAutoscaleOptions {
-  double budget_nodes = 278;             // published peak
-  double speed_at_capacity = 19.5;       // tokens/s per user at which a decode unit counts as full
-  double prefill_use_at_capacity = 0.9;  // of what saturated forwards compute
-  bool knows_yesterday = false;          // history of a day like this one (only one day is published)
+  double budget_nodes = 278;              // published peak
+  double speed_at_capacity = 18;          // tokens/s per user at which a decode unit counts as full
+  double prefill_use_at_capacity = 0.86;  // of what saturated forwards compute
+  bool knows_yesterday = false;           // history of a day like this one (only one day is published)
 };
 
 // Capacities of the units at the profile's speed, for autoscale() and for the bound.
@@ -24,7 +24,7 @@ AutoscaleOptions autoscale_options(const HardwareProfile& hw, const ModelShape& 
 class DayAutoscaler {
  public:
   DayAutoscaler(const AutoscaleOptions& options, const FleetOptions& fleet, const DayLoad* yesterday,
-                UnitCounts initial);
+                UnitCounts initial, int start_hour);
   ScaleOutput decide(const ScaleInput& in);
   // One line per decision that changed something: when, what and why.
   const std::vector<std::string>& log() const { return log_; }
@@ -39,6 +39,7 @@ class DayAutoscaler {
   void apply(const AutoscaleDecision& decision, double now_s);
 
   const AutoscaleOptions options_;
+  const int start_hour_;  // of the day's clock
   Kind kinds_[kNumUnitKinds];
   std::vector<LoadPoint> history_;
   std::vector<std::string> log_;

@@ -73,7 +73,10 @@ ForwardLoad PrefillUnit::begin_forward() {
   CHECK(running_.empty());
   ForwardLoad load;
   const auto num_ranks = static_cast<int>(queues_.size());
-  load.saturated = work_for_one_forward() >= budget_.cost_ns * num_ranks * 6 / 5;
+  int64_t queued_ns = 0;
+  for (const RankLoad& rank : loads_) queued_ns += rank.cost;
+  const int64_t enough_ns = budget_.cost_ns * num_ranks * 6 / 5;
+  load.saturated = queued_ns >= enough_ns && work_for_one_forward() >= enough_ns;
   for (int r = 0; r < num_ranks; ++r) {
     const RankLoad used = cut_rank(r);
     load.cost_ns_max = std::max(load.cost_ns_max, used.cost);
