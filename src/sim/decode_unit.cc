@@ -111,7 +111,18 @@ void DecodeUnit::retract_newest(int rank, std::vector<DecodeJob>& retracted) {
 }
 
 StepLoad DecodeUnit::begin_step(int64_t now_ns, std::vector<DecodeJob>& retracted) {
-  for (Joining& joining : joining_) {
+  // Where a request is filed is far apart from the last one's place: fetch ahead, first the bucket, then its
+  // chunk.
+  const size_t num_joining = joining_.size();
+  const auto bucket_of = [&](size_t i) -> Bucket& {
+    return wheel_[(step_ + static_cast<uint32_t>(joining_[i].job.steps)) % kWheelSize];
+  };
+  for (size_t i = 0; i < num_joining; ++i) {
+    if (i + 8 < num_joining) __builtin_prefetch(&bucket_of(i + 8));
+    if (i + 4 < num_joining && bucket_of(i + 4).head != kNone) {
+      __builtin_prefetch(&chunks_[bucket_of(i + 4).head].live[bucket_of(i + 4).used], 1);
+    }
+    Joining& joining = joining_[i];
     if (joining.job.joined_ticks == 0) joining.job.joined_ticks = static_cast<uint32_t>(now_ns / kTickNs);
     insert(joining.rank, joining.job);
   }
