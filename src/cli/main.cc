@@ -1,5 +1,8 @@
 // fathom: one binary, one file per subcommand.
+#include <fmt/format.h>
+
 #include "cli/commands.h"
+#include "cli/parse_error.h"
 
 int main(int argc, char** argv) {
   CLI::App app{"Fathom serves mixture-of-experts language models of the DeepSeek family."};
@@ -7,7 +10,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "fathom " FATHOM_VERSION);
   // Flags win over the file, the file over defaults; a name the file misspells is an error.
-  app.set_config("--config", "", "TOML file with a table per subcommand, e.g. [serve], and the flags' names as keys");
+  const CLI::Option* const config = app.set_config(
+      "--config", "", "TOML file with a table per subcommand, e.g. [serve], and the flags' names as keys");
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.fallthrough();
 
@@ -23,8 +27,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const std::string path = config->count() > 0 ? config->as<std::string>() : "";
+    fmt::print(stderr, "fathom: {}\n", fathom::cli::explain(error, path));
+    return 2;
   }
   return outcome.exit_code;
 }

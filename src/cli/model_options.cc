@@ -4,10 +4,24 @@ namespace fathom::cli {
 
 CLI::Validator byte_size() { return CLI::AsSizeValue(/*kb_is_1000=*/false); }
 
+namespace {
+
+CLI::Validator multiple_of_64() {
+  const auto check = [](std::string& text) {
+    int32_t value = 0;
+    return CLI::detail::lexical_cast(text, value) && value % 64 == 0 ? std::string()
+                                                                     : text + " is not a multiple of 64";
+  };
+  return CLI::Validator(check, "multiple of 64");
+}
+
+}  // namespace
+
 void add_model_options(CLI::App& command, serve::LocalModelOptions& options) {
   EngineOptions& engine = options.engine;
   engine.threads = 0;  // until told: LocalModel takes all processors
-  command.add_option("--model", options.model, "Hugging Face folder of the model (default: the built-in demo model)");
+  command.add_option("--model", options.model,
+                     "Hugging Face folder of the model (default: the built-in demo model)");
   command.add_option("--weights", options.weights, "Precision of the weights; native keeps the checkpoint's")
       ->check(CLI::IsMember({"native", "bf16", "fp8", "int8", "int4"}))
       ->capture_default_str();
@@ -18,7 +32,8 @@ void add_model_options(CLI::App& command, serve::LocalModelOptions& options) {
   command.add_option("--kv-memory", engine.kv_memory_bytes, "Memory for KV blocks, e.g. 512M or 8G")
       ->transform(byte_size())
       ->capture_default_str();
-  command.add_option("--max-context", engine.max_context, "Tokens of one request, prompt and answer together")
+  command
+      .add_option("--max-context", engine.max_context, "Tokens of one request, prompt and answer together")
       ->check(CLI::Range(64, 1 << 20))
       ->capture_default_str();
   command.add_option("--max-running", engine.max_running, "Requests prefilled or decoded at a time")
@@ -27,8 +42,11 @@ void add_model_options(CLI::App& command, serve::LocalModelOptions& options) {
   command.add_option("--max-queued", engine.max_queued, "Requests that may wait; more get 503")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  command.add_option("--prefill-chunk", engine.prefill_chunk_tokens, "Most prompt tokens of a rank's prefill step")
+  command
+      .add_option("--prefill-chunk", engine.prefill_chunk_tokens,
+                  "Most prompt tokens of a rank's prefill step")
       ->check(CLI::Range(64, 1 << 16))
+      ->check(multiple_of_64())
       ->capture_default_str();
   command.add_option("--prefill-ep", engine.prefill_ep, "Expert-parallel ranks of the prefill engine")
       ->check(CLI::Range(1, 1024))
@@ -36,12 +54,15 @@ void add_model_options(CLI::App& command, serve::LocalModelOptions& options) {
   command.add_option("--decode-ep", engine.decode_ep, "Expert-parallel ranks of the decode engine")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command.add_option("--redundant-experts", engine.redundant_experts, "Extra replicas of experts in each EP group")
+  command
+      .add_option("--redundant-experts", engine.redundant_experts,
+                  "Extra replicas of experts in each EP group")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
-  command.add_option_function<std::string>(
-             "--dispatch", [&engine](const std::string&) { engine.dispatch_format = ActFormat::kFp8; },
-             "fp8: dispatch carries FP8 whatever the weights are (default: what the experts read)")
+  command
+      .add_option_function<std::string>(
+          "--dispatch", [&engine](const std::string&) { engine.dispatch_format = ActFormat::kFp8; },
+          "fp8: dispatch carries FP8 whatever the weights are (default: what the experts read)")
       ->check(CLI::IsMember({"fp8"}));
   command.add_flag("--deterministic", engine.deterministic,
                    "Bit-equal answers whatever the batch, chunks, ranks, threads and cache; slower");

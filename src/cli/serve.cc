@@ -20,7 +20,7 @@ constexpr double kSecondsMax = 1e6;  // of any time-out; far from what the clock
 
 struct Flags {
   serve::ServeOptions options;
-  double header_timeout_s = 10;
+  double header_timeout_s = 10, body_timeout_s = 60, idle_timeout_s = 75, write_stall_s = 30;
   std::string log_level = "info";
 };
 
@@ -41,6 +41,12 @@ void add_flags(CLI::App& command, Flags& flags) {
   command.add_option("--body-max", options.http.body_bytes_max, "Largest request body; larger get 413")
       ->transform(byte_size())->capture_default_str();
   command.add_option("--header-timeout", flags.header_timeout_s, "Seconds for a request's header to arrive")
+      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
+  command.add_option("--body-timeout", flags.body_timeout_s, "Seconds for a request's body to arrive")
+      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
+  command.add_option("--idle-timeout", flags.idle_timeout_s, "Seconds a kept-alive connection may wait for a request")
+      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
+  command.add_option("--write-timeout", flags.write_stall_s, "Seconds a client may read nothing of its answer")
       ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
   command.add_option("--drain-timeout", options.drain_timeout_s, "Seconds from SIGTERM to exit, at most")
       ->check(CLI::Range(0.0, kSecondsMax))->capture_default_str();
@@ -102,10 +108,18 @@ LogLevel level_of(const std::string& name) {
   return LogLevel::kInfo;
 }
 
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
 int run(Flags& flags) {
   set_log_level(level_of(flags.log_level));
   flags.options.model.show_progress = true;
-  flags.options.http.header_timeout_max = std::chrono::milliseconds(static_cast<int64_t>(flags.header_timeout_s * 1000));
+  serve::HttpOptions& http = flags.options.http;
+  http.header_timeout_max = milliseconds(flags.header_timeout_s);
+  http.body_timeout_max = milliseconds(flags.body_timeout_s);
+  http.idle_timeout_max = milliseconds(flags.idle_timeout_s);
+  http.write_stall_max = milliseconds(flags.write_stall_s);
   const std::shared_ptr<StopSignal> stop = watch_for_stop(block_stop_signals());
   const SystemClock clock;
   Result<std::unique_ptr<serve::Server>> server = serve::Server::start(flags.options, clock);

@@ -56,7 +56,7 @@ TEST(Engine, options_and_memory_are_checked_at_start) {
   EngineOptions options = small_options();
   options.prefill_chunk_tokens = 100;
   EXPECT_EQ(Engine::create(options, scripted_parts(64), clock).status().message(),
-            "prefill_chunk_tokens: 100 is not a multiple of 64");
+            "--prefill-chunk: 100 is not a multiple of 64");
   options = small_options();
   const Status status = Engine::create(options, scripted_parts(15), clock).status();
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine.h"
+#include "engine/memory_estimate.h"
 #include "engine/model_parts.h"
 #include "engine/test_scripted.h"
 #include "model/testing.h"
@@ -141,7 +142,35 @@ TEST(ModelEngine, too_little_memory_is_refused_with_the_arithmetic) {
   options.kv_memory_bytes = 100'000;
   SystemClock clock;
   EXPECT_EQ(Engine::create(options, *model, clock).status().message(),
-            "kv_memory_bytes: 100000 bytes hold 2 blocks of 36864 bytes, one request of 320 tokens needs 5");
+            "--kv-memory: 100000 bytes hold 2 blocks of 36864 bytes, one request of 320 tokens needs 5");
+}
+
+// The estimate is made before the weights are read; what the engine then allocates must stay below it, and
+// not far.
+TEST(ModelEngine, buffers_take_no_more_than_estimated) {
+  ModelConfig config = testing::tiny_config();
+  config.n_routed_experts = 64;
+  config.num_experts_per_tok = 4;
+  SystemClock clock;
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kFp8}) {
+    const auto model = testing::random_model(config, format, 9);
+    for (const auto& [prefill_ep, decode_ep, redundant, threads] :
+         {std::tuple{1, 1, 0, 1}, {1, 4, 0, 2}, {8, 16, 16, 1}}) {
+      EngineOptions options = base_options(*model);
+      options.max_context = 2048;
+      options.prefill_ep = prefill_ep;
+      options.decode_ep = decode_ep;
+      options.redundant_experts = redundant;
+      options.threads = threads;
+      const int64_t before = AlignedBuffer::live_bytes();
+      const auto engine = Engine::create(options, *model, clock).value();
+      const int64_t kv = engine->stats().kv_blocks_total * kv_layout_of(*model).block_bytes();
+      const int64_t taken = AlignedBuffer::live_bytes() - before - kv;
+      const int64_t estimate = activation_bytes(config, options);
+      EXPECT_LE(taken, estimate) << "EP " << prefill_ep << " and " << decode_ep;
+      EXPECT_GE(taken * 4, estimate) << "EP " << prefill_ep << " and " << decode_ep;
+    }
+  }
 }
 
 }  // namespace

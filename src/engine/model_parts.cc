@@ -48,7 +48,7 @@ Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& 
   if (num_blocks < needed) {
     return make_status(
         StatusCode::kResourceExhausted,
-        "kv_memory_bytes: {} bytes hold {} blocks of {} bytes, one request of {} tokens needs {}",
+        "--kv-memory: {} bytes hold {} blocks of {} bytes, one request of {} tokens needs {}",
         options.kv_memory_bytes, num_blocks, layout.block_bytes(), options.max_context, needed);
   }
   EngineParts parts;

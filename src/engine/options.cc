@@ -1,4 +1,4 @@
-// Limits of the limits.
+// Limits of the limits. Those that have a flag of `fathom serve` are named as it.
 #include "engine/options.h"
 
 #include <algorithm>
@@ -20,18 +20,18 @@ Status expect_within(const char* name, T value, T low, T high) {
 Status EngineOptions::validate() const {
   constexpr int32_t kManyRanks = 1024;
   constexpr double kDay = 86400;
-  RETURN_IF_ERROR(expect_within("prefill_ep", prefill_ep, 1, kManyRanks));
-  RETURN_IF_ERROR(expect_within("decode_ep", decode_ep, 1, kManyRanks));
-  RETURN_IF_ERROR(expect_within("redundant_experts", redundant_experts, 0, 4096));
-  RETURN_IF_ERROR(expect_within("threads", threads, 1, 1024));
-  RETURN_IF_ERROR(expect_within<int64_t>("kv_memory_bytes", kv_memory_bytes, 1, int64_t{1} << 50));
-  RETURN_IF_ERROR(expect_within("max_context", max_context, 2, 1 << 24));
-  RETURN_IF_ERROR(expect_within("max_running", max_running, 1, 1 << 16));
-  RETURN_IF_ERROR(expect_within("max_queued", max_queued, 0, 1 << 20));
+  RETURN_IF_ERROR(expect_within("--prefill-ep", prefill_ep, 1, kManyRanks));
+  RETURN_IF_ERROR(expect_within("--decode-ep", decode_ep, 1, kManyRanks));
+  RETURN_IF_ERROR(expect_within("--redundant-experts", redundant_experts, 0, 4096));
+  RETURN_IF_ERROR(expect_within("--threads", threads, 1, 1024));
+  RETURN_IF_ERROR(expect_within<int64_t>("--kv-memory", kv_memory_bytes, 1, int64_t{1} << 50));
+  RETURN_IF_ERROR(expect_within("--max-context", max_context, 2, 1 << 24));
+  RETURN_IF_ERROR(expect_within("--max-running", max_running, 1, 1 << 16));
+  RETURN_IF_ERROR(expect_within("--max-queued", max_queued, 0, 1 << 20));
   RETURN_IF_ERROR(expect_within("queue_seconds_max", queue_seconds_max, 0.0, kDay));
-  RETURN_IF_ERROR(expect_within("prefill_chunk_tokens", prefill_chunk_tokens, kBlockTokens, 1 << 20));
+  RETURN_IF_ERROR(expect_within("--prefill-chunk", prefill_chunk_tokens, kBlockTokens, 1 << 20));
   if (prefill_chunk_tokens % kBlockTokens != 0) {
-    return invalid_argument("prefill_chunk_tokens: {} is not a multiple of {}", prefill_chunk_tokens,
+    return invalid_argument("--prefill-chunk: {} is not a multiple of {}", prefill_chunk_tokens,
                             kBlockTokens);
   }
   RETURN_IF_ERROR(expect_within("decode_max_per_rank", decode_max_per_rank, 0, 1 << 16));

@@ -42,7 +42,7 @@ struct EngineOptions {
 
   std::vector<int32_t> eos_token_ids;  // the model's end tokens
 
-  // kInvalidArgument naming the option and its limits.
+  // kInvalidArgument naming the option, by its flag where it has one, and its limits.
   Status validate() const;
   // decode_max_per_rank, or what it stands for.
   int32_t decode_slots_per_rank() const;

@@ -7,6 +7,7 @@
 
 #include "base/cpu.h"
 #include "base/log.h"
+#include "engine/memory_estimate.h"
 #include "serve/embedded_file.h"
 
 namespace fathom::serve {
@@ -60,16 +61,6 @@ std::string folder_name(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? path : path.substr(slash + 1);
-}
-
-// The buffers of both engines' forward passes, from their declared maxima: residual, attention and expert
-// rows of one step's tokens, and a row of logits per running request. An upper estimate, for refusing early.
-int64_t activation_bytes(const ModelConfig& c, const EngineOptions& engine) {
-  const int64_t attention = c.num_attention_heads * (c.qk_head_dim() + c.v_head_dim + c.kv_lora_rank);
-  const int64_t experts = (c.num_experts_per_tok + 1) * (2 * c.moe_intermediate_size + c.hidden_size);
-  const int64_t row_bytes = 8 * (4 * c.hidden_size + attention + experts + 2 * c.intermediate_size);
-  const int64_t tokens = engine.prefill_chunk_tokens + engine.max_running;
-  return tokens * row_bytes + int64_t{engine.max_running} * c.vocab_size * 2 * int64_t{sizeof(float)};
 }
 
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -11,9 +12,15 @@
 #include "base/check.h"
 
 namespace fathom {
+namespace {
+
+std::atomic<int64_t> live_bytes_of_all{0};
+
+}  // namespace
 
 AlignedBuffer::AlignedBuffer(size_t size_bytes) : size_bytes_(size_bytes) {
   if (size_bytes == 0) return;
+  live_bytes_of_all.fetch_add(static_cast<int64_t>(size_bytes), std::memory_order_relaxed);
   if (size_bytes < kHugePageBytes) {
     const size_t rounded = align_up(size_bytes, kBufferAlignmentBytes);
     data_ = static_cast<std::byte*>(std::aligned_alloc(kBufferAlignmentBytes, rounded));
@@ -31,7 +38,10 @@ AlignedBuffer::AlignedBuffer(size_t size_bytes) : size_bytes_(size_bytes) {
   madvise(data_, align_up(size_bytes, kHugePageBytes), MADV_HUGEPAGE);
 }
 
+int64_t AlignedBuffer::live_bytes() { return live_bytes_of_all.load(std::memory_order_relaxed); }
+
 AlignedBuffer::~AlignedBuffer() {
+  live_bytes_of_all.fetch_sub(static_cast<int64_t>(size_bytes_), std::memory_order_relaxed);
   if (mapping_ != nullptr) {
     munmap(mapping_, mapping_bytes_);
   } else {

@@ -49,6 +49,9 @@ class AlignedBuffer {
 
   void swap(AlignedBuffer& other) noexcept;
 
+  // Of all buffers of the process, touched or not; what a memory plan is checked against.
+  static int64_t live_bytes();
+
  private:
   std::byte* data_ = nullptr;
   size_t size_bytes_ = 0;

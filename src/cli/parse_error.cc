@@ -1,0 +1,43 @@
+// CLI11's messages in our own form; the file's syntax errors with line and column from toml++.
+#include "cli/parse_error.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <string_view>
+
+namespace fathom::cli {
+namespace {
+
+// Line and description of the file's first syntax error; empty if it is TOML.
+std::string syntax_error(const std::string& path) {
+  try {
+    (void)toml::parse_file(path);
+    return {};
+  } catch (const toml::parse_error& error) {
+    return fmt::format("{}:{}:{}: {}", path, error.source().begin.line, error.source().begin.column,
+                       error.description());
+  }
+}
+
+std::string explain_config(std::string_view what, const std::string& path) {
+  if (std::string error = syntax_error(path); !error.empty()) return error;
+  constexpr std::string_view kUnknownKey = "INI was not able to parse ";
+  if (what.starts_with(kUnknownKey)) {
+    return fmt::format("{}: unknown key {}", path, what.substr(kUnknownKey.size()));
+  }
+  return fmt::format("{}: {}", path, what);
+}
+
+}  // namespace
+
+std::string explain(const CLI::ParseError& error, const std::string& config_path) {
+  const std::string_view what = error.what();
+  if (error.get_name() == "ConfigError" && !config_path.empty()) return explain_config(what, config_path);
+  constexpr std::string_view kConversion = "Could not convert: ";
+  if (what.starts_with(kConversion))
+    return fmt::format("cannot read the value of {}", what.substr(kConversion.size()));
+  return std::string(what);
+}
+
+}  // namespace fathom::cli
