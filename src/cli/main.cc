@@ -10,8 +10,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "fathom " FATHOM_VERSION);
   // Flags win over the file, the file over defaults; a name the file misspells is an error.
-  const CLI::Option* const config = app.set_config(
+  CLI::Option* const config = app.set_config(
       "--config", "", "TOML file with a table per subcommand, e.g. [serve], and the flags' names as keys");
+  config->check(fathom::cli::toml_file());
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.fallthrough();
 
@@ -28,7 +29,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    const std::string path = config->count() > 0 ? config->as<std::string>() : "";
+    const std::string path = config->count() > 0 ? config->results().back() : "";
     fmt::print(stderr, "fathom: {}\n", fathom::cli::explain(error, path));
     return 2;
   }

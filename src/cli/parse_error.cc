@@ -1,4 +1,4 @@
-// CLI11's messages in our own form; the file's syntax errors with line and column from toml++.
+// CLI11's messages in our own form; a file's syntax errors from toml++.
 #include "cli/parse_error.h"
 
 #include <fmt/format.h>
@@ -15,13 +15,13 @@ std::string syntax_error(const std::string& path) {
     (void)toml::parse_file(path);
     return {};
   } catch (const toml::parse_error& error) {
+    if (error.source().begin.line == 0) return fmt::format("{}: cannot be read", path);
     return fmt::format("{}:{}:{}: {}", path, error.source().begin.line, error.source().begin.column,
                        error.description());
   }
 }
 
 std::string explain_config(std::string_view what, const std::string& path) {
-  if (std::string error = syntax_error(path); !error.empty()) return error;
   constexpr std::string_view kUnknownKey = "INI was not able to parse ";
   if (what.starts_with(kUnknownKey)) {
     return fmt::format("{}: unknown key {}", path, what.substr(kUnknownKey.size()));
@@ -30,6 +30,10 @@ std::string explain_config(std::string_view what, const std::string& path) {
 }
 
 }  // namespace
+
+CLI::Validator toml_file() {
+  return CLI::Validator([](std::string& path) { return syntax_error(path); }, "FILE");
+}
 
 std::string explain(const CLI::ParseError& error, const std::string& config_path) {
   const std::string_view what = error.what();

@@ -1,11 +1,9 @@
 // The one path from sampled tokens to what a client sees, one per choice:
-//   ids -> bytes -> whole UTF-8 characters -> reasoning and content -> stop strings (in content) -> events
+//   ids -> bytes -> whole UTF-8 characters -> stop strings -> reasoning and content -> events
 // It does no I/O and knows no clock. How the same tokens are spread over calls changes nothing in the
 // concatenation of the events.
 //
-// Stop strings are looked for in the content only: a client writes them against the answer that it sees, and
-// a "\n" that also ended the model's reasoning would leave no answer at all. Without a reasoning parser
-// (plain completions) all text is content.
+// Stop strings are looked for in all the model writes, its reasoning and the tags included, as other servers do.
 #pragma once
 
 #include <cstddef>
@@ -69,15 +67,19 @@ class OutputPipeline {
 
  private:
   std::vector<OutputEvent> push_token(int32_t id, bool is_silent);
-  // Sends decoded text on, then makes events of what comes out at the end.
+  // Sends decoded text through the stop strings; what they let pass is split; nothing follows, so nothing is held.
+  void decode(std::string_view text);
   void split(std::string_view text);
+  void flush_reasoning();
   std::vector<OutputEvent> take_events();
   void add_finish(std::vector<OutputEvent>& events, std::string_view reason);
 
   OutputOptions options_;
   Detokenizer detokenizer_;
-  ReasoningParser reasoning_parser_;
   StopMatcher stop_matcher_;
+  ReasoningParser reasoning_parser_;
+  // Sees the text before stop strings hold any back: tells where each token stands, and nothing else.
+  ReasoningParser position_;
 
   std::string new_reasoning_;  // decided, not given out yet
   std::string new_content_;

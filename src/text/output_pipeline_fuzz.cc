@@ -46,21 +46,20 @@ Case parse_case(const uint8_t* data, size_t size) {
 
 // What the stages give for the whole text at once.
 void check_whole(const Case& c, const OutputPipeline& pipeline) {
-  std::string content = fixture_tokenizer().decode(c.ids, c.options.skip_special_tokens);
-  std::string reasoning;
+  const std::string all = fixture_tokenizer().decode(c.ids, c.options.skip_special_tokens);
+  StopMatcher matcher(c.options.stop);
+  std::string kept, reasoning, content;
+  matcher.push(all, kept);
+  if (!matcher.matched()) matcher.flush(kept);
   if (c.options.parse_reasoning) {
     ReasoningParser parser(c.options.starts_in_reasoning);
-    std::string all;
-    parser.push(content, reasoning, all);
-    parser.flush(reasoning, all);
-    content = all;
+    parser.push(kept, reasoning, content);
+    parser.flush(reasoning, content);
+  } else {
+    content = kept;
   }
-  StopMatcher matcher(c.options.stop);
-  std::string text;
-  matcher.push(content, text);
-  if (!matcher.matched()) matcher.flush(text);
   CHECK(pipeline.reasoning() == reasoning);
-  CHECK(pipeline.content() == text);
+  CHECK(pipeline.content() == content);
 }
 
 }  // namespace

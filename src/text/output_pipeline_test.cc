@@ -91,12 +91,20 @@ TEST(OutputPipeline, a_stop_string_ends_the_choice_and_does_not_leak) {
   EXPECT_TRUE(pipeline.finish("length").empty());
 }
 
-TEST(OutputPipeline, stop_strings_do_not_apply_to_reasoning) {
-  const Message message = run(byte_ids("a\nb\n</think>\n\nc\nd"),
-                              {.stop = {"\n"}, .parse_reasoning = true, .starts_in_reasoning = true});
-  EXPECT_EQ(message.reasoning, "a\nb");
-  EXPECT_EQ(message.content, "c");
+TEST(OutputPipeline, a_stop_string_ends_reasoning_too) {
+  const Message message = run(byte_ids("a b\n STOP </think>c"),
+                              {.stop = {"STOP"}, .parse_reasoning = true, .starts_in_reasoning = true});
+  EXPECT_EQ(message.reasoning, "a b\n ");
+  EXPECT_EQ(message.content, "");
   EXPECT_EQ(message.finish_reason, "stop");
+}
+
+TEST(OutputPipeline, a_stop_string_may_hold_the_closing_tag) {
+  const Message message = run(byte_ids("a</think>b"),
+                              {.stop = {"</think>"}, .parse_reasoning = true, .starts_in_reasoning = true});
+  EXPECT_EQ(message.reasoning, "a");
+  EXPECT_EQ(message.content, "");
+  EXPECT_EQ(message.stop_string, "</think>");
 }
 
 TEST(OutputPipeline, an_incomplete_character_ends_as_a_replacement) {
@@ -141,17 +149,18 @@ rc::Gen<std::string> interesting_text() {
 // The stages one after another, each on the whole text.
 Message in_one_go(const std::string& bytes, const OutputOptions& options) {
   Message message;
-  std::string content = replace_invalid_utf8(bytes);
+  std::string text = replace_invalid_utf8(bytes);
+  StopMatcher matcher(options.stop);
+  std::string kept;
+  matcher.push(text, kept);
+  if (!matcher.matched()) matcher.flush(kept);
   if (options.parse_reasoning) {
     ReasoningParser parser(options.starts_in_reasoning);
-    std::string all;
-    parser.push(content, message.reasoning, all);
-    parser.flush(message.reasoning, all);
-    content = all;
+    parser.push(kept, message.reasoning, message.content);
+    parser.flush(message.reasoning, message.content);
+  } else {
+    message.content = kept;
   }
-  StopMatcher matcher(options.stop);
-  matcher.push(content, message.content);
-  if (!matcher.matched()) matcher.flush(message.content);
   message.finish_reason = matcher.matched() ? "stop" : "length";
   return message;
 }

@@ -112,12 +112,19 @@ def test_several_choices_and_seeds(client, model):
 
 
 def test_stop_strings_are_cut_and_not_leaked(client, model):
-    answer = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, stop=["933"])
+    answer = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, stop=[" = 933"])
     assert answer.choices[0].finish_reason == "stop"
-    assert "933" not in answer.choices[0].message.content and "9" not in answer.choices[0].message.content[-2:]
-    stream = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, stop=["933"], stream=True)
+    assert answer.choices[0].message.content == "347 + 586"
+    stream = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, stop=[" = 933"], stream=True)
     _, content, finish, _, _, _ = collect(stream)
     assert content == answer.choices[0].message.content and finish == "stop"
+
+
+def test_a_stop_string_counts_in_the_reasoning_too(client, model):
+    answer = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, stop=["0933"])
+    message = answer.choices[0].message
+    assert answer.choices[0].finish_reason == "stop" and not message.content
+    assert message.reasoning_content.endswith("=") and "933" not in message.reasoning_content
 
 
 def test_logprobs(client, model):
