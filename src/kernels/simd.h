@@ -9,11 +9,15 @@
 #include <cstdint>
 
 #if defined(__clang__)
-#define FATHOM_UNROLL _Pragma("unroll")
 #define FATHOM_NO_UNROLL _Pragma("nounroll")
 #else
-#define FATHOM_UNROLL _Pragma("GCC unroll 32")
 #define FATHOM_NO_UNROLL _Pragma("GCC unroll 1")
+#endif
+#if defined(FATHOM_UNROLL)  // the SIMDe build (tests/simde) unrolls nothing
+#elif defined(__clang__)
+#define FATHOM_UNROLL _Pragma("unroll")
+#else
+#define FATHOM_UNROLL _Pragma("GCC unroll 32")
 #endif
 #define FATHOM_INLINE inline __attribute__((always_inline))
 
