@@ -41,7 +41,7 @@ unit: build-tests
 
 e2e: build
 	@tools/setup.sh test
-	@build/venv/bin/python -m pytest -q tests/tidy tests/e2e
+	@build/venv/bin/python -m pytest -q -m "not slow" tests/tidy tests/e2e
 
 # A quarter of the unit tests carries most of the lifetime and threading risk; the rest is in test-san.
 SAN_SHORT := base text kv engine
@@ -65,6 +65,7 @@ test-slow: build-tests
 	@tools/setup.sh slow
 	@tools/fuzz_all.sh 60
 	@RC_PARAMS="max_success=2000" ctest --test-dir $(RELEASE) --no-tests=error --output-on-failure
+	@FATHOM_START_TIMEOUT_S=1800 build/venv/bin/python -m pytest -q -m slow tests/e2e
 
 eval: build
 	@tools/setup.sh test

@@ -1,3 +1,4 @@
+// Prints the condition, the place and the message, then aborts.
 #include "base/check.h"
 
 #include <cstdio>

@@ -1,3 +1,4 @@
+// The system's clocks.
 #include "base/clock.h"
 
 namespace fathom {

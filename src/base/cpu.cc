@@ -1,3 +1,4 @@
+// What the processor can do, from CPUID and the operating system, and which instruction set the kernels use.
 #include "base/cpu.h"
 
 #include <sched.h>

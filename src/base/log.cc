@@ -1,3 +1,4 @@
+// The log lines on standard error, through spdlog.
 #include "base/log.h"
 
 #include <spdlog/sinks/stdout_color_sinks.h>

@@ -1,3 +1,4 @@
+// Names of status codes and their text form.
 #include "base/status.h"
 
 namespace fathom {

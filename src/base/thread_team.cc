@@ -1,3 +1,4 @@
+// Workers that take numbered tasks from a shared counter, spin for a while between jobs, then park.
 #include "base/thread_team.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// The flags of whatever loads a model: `serve`, and `chat` without a server.
 #include "cli/model_options.h"
 
 namespace fathom::cli {

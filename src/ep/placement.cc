@@ -1,3 +1,4 @@
+// Slots from an expert-balancer result, checks of what a table must hold, and its atomic replacement.
 #include "ep/placement.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Checks of shapes and the choice of instruction set for both forms of attention.
 #include "kernels/attention.h"
 
 #include "base/check.h"

@@ -1,3 +1,4 @@
+// attention_simd.h for AVX2.
 #include "kernels/attention_simd.h"
 #include "kernels/simd_avx2.h"
 

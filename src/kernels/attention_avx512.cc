@@ -1,3 +1,4 @@
+// attention_simd.h for AVX-512.
 #include "kernels/attention_simd.h"
 #include "kernels/simd_avx512.h"
 

@@ -1,3 +1,4 @@
+// One table of kernels per instruction set, chosen once per process.
 #include "kernels/dispatch.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Checks of shapes and the choice of instruction set for norms, RoPE, activation and softmax.
 #include "kernels/elementwise.h"
 
 #include "base/check.h"

@@ -1,3 +1,4 @@
+// elementwise_simd.h for AVX2.
 #include "kernels/quantize_simd.h"
 #include "kernels/simd_avx2.h"
 

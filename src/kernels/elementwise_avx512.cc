@@ -1,3 +1,4 @@
+// elementwise_simd.h for AVX-512.
 #include "kernels/quantize_simd.h"
 #include "kernels/simd_avx512.h"
 

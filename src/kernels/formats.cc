@@ -1,3 +1,4 @@
+// Sizes and views of activation and weight formats.
 #include "kernels/formats.h"
 
 #include "base/check.h"

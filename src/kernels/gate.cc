@@ -1,3 +1,4 @@
+// The expert gate in FP32: softmax-greedy, group-limited and noaux_tc (facts of the V2 and V3 reports).
 #include "kernels/gate.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Checks of shapes and the choice of instruction set for matrix products.
 #include "kernels/linear.h"
 
 #include <algorithm>

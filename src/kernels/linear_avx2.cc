@@ -1,3 +1,4 @@
+// Matrix products with FMA for AVX2: F32, F16, BF16 and FP8 weights.
 #include "kernels/linear_fma.h"
 #include "kernels/simd_avx2.h"
 

@@ -1,3 +1,4 @@
+// Matrix products with FMA for AVX-512: F32, F16, BF16 and FP8 weights.
 #include "kernels/linear_fma.h"
 #include "kernels/simd_avx512.h"
 

@@ -1,3 +1,4 @@
+// Packs weights into panels of 32 columns, in the order the kernels read them.
 #include "kernels/panel_layout.h"
 
 #include <algorithm>

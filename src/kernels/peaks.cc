@@ -1,3 +1,4 @@
+// This machine's own limits, measured: read bandwidth and multiply-add rates, for benchmarks to divide by.
 #include "kernels/peaks.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// peaks_loops.h for AVX2.
 #include <immintrin.h>
 
 #include "kernels/peaks_loops.h"

@@ -1,3 +1,4 @@
+// The rate of vdpbf16ps.
 #include <immintrin.h>
 
 #include "kernels/peaks_loops.h"

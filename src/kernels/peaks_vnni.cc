@@ -1,3 +1,4 @@
+// The rate of vpdpbusd.
 #include <immintrin.h>
 
 #include "kernels/peaks_loops.h"

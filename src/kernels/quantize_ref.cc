@@ -1,3 +1,4 @@
+// The reference for rounding rows to BF16, FP8 and int8, and the only form where speed does not matter.
 #include <algorithm>
 #include <bit>
 #include <cmath>

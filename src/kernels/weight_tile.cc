@@ -1,3 +1,4 @@
+// Decodes a tile of any weight format to F32, for reference kernels and tests.
 #include "kernels/weight_tile.h"
 
 #include <algorithm>

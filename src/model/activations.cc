@@ -1,3 +1,4 @@
+// Sizes of the forward pass's buffers.
 #include "model/activations.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The cuts of a step into micro-batches by equal attention load.
 #include "model/micro_batch.h"
 
 #include "ep/overlap_split.h"

@@ -1,3 +1,4 @@
+// Multi-head latent attention, stage by stage: projections, KV rows, core, output.
 #include "model/mla.h"
 
 #include "model/mla_ops.h"

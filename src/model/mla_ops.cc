@@ -1,3 +1,4 @@
+// The parts of latent attention that run head by head or row by row over the thread team.
 #include "model/mla_ops.h"
 
 #include <algorithm>

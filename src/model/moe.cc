@@ -1,3 +1,4 @@
+// The stages of an MoE layer over kernels/gate, balance/replica_choice and ep/exchange.
 #include "model/moe.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Operations over the thread team: products, norms, and SwiGLU over many experts' row ranges at once.
 #include "model/ops.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The stages of one rank, and the walk through an overlap table.
 #include "model/rank_forward.h"
 
 #include <algorithm>

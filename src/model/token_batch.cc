@@ -1,3 +1,4 @@
+// A rank's chunks laid out as rows, with the KV blocks of each.
 #include "model/token_batch.h"
 
 namespace fathom {

@@ -1,3 +1,4 @@
+// From a folder or the built-in files to a running engine, with the memory plan checked first.
 #include "serve/local_model.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// Engine, API and listener joined; start and orderly stop.
 #include "serve/server.h"
 
 #include <algorithm>

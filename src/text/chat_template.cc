@@ -1,3 +1,4 @@
+// Finds a folder's template, checks the messages' JSON and renders through the bridge.
 #include "text/chat_template.h"
 
 #include <fathom_bridge/src/lib.rs.h>

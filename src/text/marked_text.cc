@@ -1,3 +1,4 @@
+// Text in which special tokens are marks apart from what users wrote.
 #include "text/marked_text.h"
 
 #include <algorithm>

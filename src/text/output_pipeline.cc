@@ -1,3 +1,4 @@
+// The stages in their order, and what each event carries.
 #include "text/output_pipeline.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// A state machine over bytes: tags are never split, whatever the pieces.
 #include "text/reasoning_parser.h"
 
 #include <algorithm>

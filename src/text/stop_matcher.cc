@@ -1,3 +1,4 @@
+// Knuth-Morris-Pratt over all stop strings at once, holding back what may still match.
 #include "text/stop_matcher.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reads those files, with a limit on each.
 #include "text/text_assets.h"
 
 #include <filesystem>

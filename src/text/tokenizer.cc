@@ -1,3 +1,4 @@
+// Byte-level BPE through the bridge to Hugging Face tokenizers; special tokens only where trusted.
 #include "text/tokenizer.h"
 
 #include <fathom_bridge/src/lib.rs.h>

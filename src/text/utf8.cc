@@ -1,3 +1,4 @@
+// Validation, replacement of invalid bytes, and incomplete characters at the end of a piece.
 #include "text/utf8.h"
 
 #include <algorithm>

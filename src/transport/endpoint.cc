@@ -1,3 +1,4 @@
+// Names of channels, and sets of ranks.
 #include "transport/endpoint.h"
 
 #include "base/check.h"

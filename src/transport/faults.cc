@@ -1,3 +1,4 @@
+// Delays, repeats and losses by a seeded generator.
 #include "transport/faults.h"
 
 #include <algorithm>

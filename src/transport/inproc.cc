@@ -1,3 +1,4 @@
+// Ranks as threads of one process: messages are handed over by pointer, waiting parks.
 #include "transport/inproc.h"
 
 #include <string>

@@ -1,3 +1,4 @@
+// Counts of requests in flight, per key and in all, and the refusals they lead to.
 #include "serve/api/admission.h"
 
 #include <openssl/crypto.h>

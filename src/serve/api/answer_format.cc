@@ -1,3 +1,4 @@
+// Answers as JSON: OpenAI's objects and chunks with DeepSeek's additions.
 #include "serve/api/answer_format.h"
 
 #include "serve/api/json.h"

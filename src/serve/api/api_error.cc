@@ -1,3 +1,4 @@
+// Errors as OpenAI's error object, with their HTTP status.
 #include "serve/api/api_error.h"
 
 #include "serve/api/json.h"

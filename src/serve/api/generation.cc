@@ -1,3 +1,4 @@
+// A request on its way through the engine: choices, events, cancellation and the last chunk.
 #include "serve/api/generation.h"
 
 #include <algorithm>

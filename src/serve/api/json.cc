@@ -1,3 +1,4 @@
+// JSON parsing with limits on depth and size, and typed access that names the field.
 #include "serve/api/json.h"
 
 #include <cmath>

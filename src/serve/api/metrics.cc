@@ -1,3 +1,4 @@
+// What /metrics exports, listed in docs/metrics.md.
 #include "serve/api/metrics.h"
 
 #include <prometheus/counter.h>

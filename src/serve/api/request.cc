@@ -1,3 +1,4 @@
+// Bodies of chat and completion requests: every field checked by name, unknown ones refused.
 #include "serve/api/request.h"
 
 #include <charconv>

@@ -1,3 +1,4 @@
+// Paths, methods and keys: which handler answers what.
 #include "serve/api/routes.h"
 
 #include "base/rng.h"

@@ -1,3 +1,4 @@
+// The streaming client behind `fathom chat`, over libcurl.
 #include "serve/client/chat_client.h"
 
 #include <curl/curl.h>

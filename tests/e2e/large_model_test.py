@@ -1,0 +1,111 @@
+"""A checkpoint of DeepSeek-V2-Lite's size and shapes, 31 GB of BF16 in several shards, served as int4 on a machine it would
+not fit as it is. The shards are sparse files of zeros: they take no disk, and loading does all its work on them."""
+import json
+import re
+import shutil
+import struct
+
+import pytest
+from conftest import ROOT, Server
+
+HIDDEN, LAYERS, HEADS, LATENT, NOPE, ROPE, V = 2048, 27, 16, 512, 128, 64, 128
+EXPERTS, WIDTH, SHARED, DENSE, VOCAB = 64, 1408, 2 * 1408, 10944, 102400
+SHARD_BYTES = 8 << 30
+CONFIG = {
+    "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "torch_dtype": "bfloat16", "vocab_size": VOCAB,
+    "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": HEADS,
+    "q_lora_rank": None, "kv_lora_rank": LATENT, "qk_nope_head_dim": NOPE, "qk_rope_head_dim": ROPE, "v_head_dim": V,
+    "n_routed_experts": EXPERTS, "num_experts_per_tok": 6, "n_shared_experts": 2, "moe_intermediate_size": WIDTH,
+    "intermediate_size": DENSE, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "topk_method": "greedy",
+    "scoring_func": "softmax", "norm_topk_prob": False, "routed_scaling_factor": 1.0, "moe_layer_freq": 1,
+    "max_position_embeddings": 163840, "rope_theta": 10000, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+    "tie_word_embeddings": False, "attention_bias": False, "bos_token_id": 0, "eos_token_id": 1,
+    "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1,
+                     "mscale": 0.707, "mscale_all_dim": 0.707}}
+
+
+def mlp(prefix, width):
+    return {f"{prefix}.gate_proj.weight": (width, HIDDEN), f"{prefix}.up_proj.weight": (width, HIDDEN),
+            f"{prefix}.down_proj.weight": (HIDDEN, width)}
+
+
+def tensors():
+    shapes = {"model.embed_tokens.weight": (VOCAB, HIDDEN), "lm_head.weight": (VOCAB, HIDDEN), "model.norm.weight": (HIDDEN,)}
+    for i in range(LAYERS):
+        layer = f"model.layers.{i}"
+        shapes |= {f"{layer}.input_layernorm.weight": (HIDDEN,), f"{layer}.post_attention_layernorm.weight": (HIDDEN,),
+                   f"{layer}.self_attn.q_proj.weight": (HEADS * (NOPE + ROPE), HIDDEN),
+                   f"{layer}.self_attn.kv_a_proj_with_mqa.weight": (LATENT + ROPE, HIDDEN),
+                   f"{layer}.self_attn.kv_a_layernorm.weight": (LATENT,),
+                   f"{layer}.self_attn.kv_b_proj.weight": (HEADS * (NOPE + V), LATENT),
+                   f"{layer}.self_attn.o_proj.weight": (HIDDEN, HEADS * V)}
+        if i == 0:
+            shapes |= mlp(f"{layer}.mlp", DENSE)
+            continue
+        shapes[f"{layer}.mlp.gate.weight"] = (EXPERTS, HIDDEN)
+        shapes |= mlp(f"{layer}.mlp.shared_experts", SHARED)
+        for e in range(EXPERTS):
+            shapes |= mlp(f"{layer}.mlp.experts.{e}", WIDTH)
+    return shapes
+
+
+def size_of(shape):
+    count = 2
+    for n in shape:
+        count *= n
+    return count
+
+
+def write_shards(folder):
+    shards, size = [{}], 0
+    for name, shape in tensors().items():
+        if size + size_of(shape) > SHARD_BYTES:
+            shards.append({})
+            size = 0
+        shards[-1][name] = {"dtype": "BF16", "shape": shape, "data_offsets": [size, size + size_of(shape)]}
+        size += size_of(shape)
+    weight_map, total = {}, 0
+    for i, shard in enumerate(shards):
+        name = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
+        header = json.dumps(shard).encode()
+        data_bytes = max(t["data_offsets"][1] for t in shard.values())
+        with (folder / name).open("wb") as out:
+            out.write(struct.pack("<Q", len(header)) + header)
+            out.truncate(8 + len(header) + data_bytes)
+        weight_map |= dict.fromkeys(shard, name)
+        total += data_bytes
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}))
+    return total
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("v2-lite")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(ROOT / "models/demo" / name, folder)
+    assert 31e9 < write_shards(folder) < 32e9
+    return folder
+
+
+def peak_rss_bytes(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1]) * 1024
+
+
+def anonymous_bytes(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as rollup:
+        return int(re.search(r"Anonymous:\s+(\d+) kB", rollup.read())[1]) * 1024
+
+
+@pytest.mark.slow
+def test_v2_lite_is_served_as_int4(folder):
+    server = Server("--model", str(folder), "--weights", "int4", "--kv-memory", "512M")
+    try:
+        answer = server.post("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True})
+        assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == 4
+        # 4.5 bits a weight and what stays 16-bit, 0.5 GiB of KV, buffers.
+        assert 8e9 < anonymous_bytes(server.process.pid) < 11.5e9
+        assert peak_rss_bytes(server.process.pid) < 13e9, "source pages are given back while loading"
+    finally:
+        server.stop()
