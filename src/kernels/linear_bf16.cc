@@ -12,7 +12,7 @@ struct Bf16Kernel {
   using Args = MicroArgs;
   static constexpr WeightFormat kFormat = WeightFormat::kBf16;
   static constexpr int kMaxRows = 14;
-  static constexpr int64_t kKBlock = 1024;
+  static constexpr int64_t kKBlock = 2048;
   static constexpr int64_t kGroupRows = 18 * kMaxRows;
   struct Scratch {};
   static int64_t max_k(int64_t) { return INT64_MAX; }

@@ -7,7 +7,7 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kPrefetchBytes = 2048;
+constexpr int64_t kPrefetchBytes = 8192;
 
 FATHOM_INLINE __m512bh broadcast_pair(const std::byte* a) {
   int32_t pair;

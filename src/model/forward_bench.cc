@@ -50,8 +50,8 @@ const Model& bench_model(Shape shape, WeightFormat format) {
   return *model;
 }
 
-constexpr const char* kStageNames[kNumStages] = {"embed", "attn0",  "attn1",   "dispatch",
-                                                 "mlp",   "shared", "combine", "head"};
+constexpr const char* kStageNames[kNumStages] = {"embed",  "attn0",   "attn1", "dispatch", "mlp",
+                                                 "shared", "combine", "head",  "core"};
 
 void report(benchmark::State& state, const ForwardGroup& group, int64_t tokens, const double* stage_us) {
   (void)group;

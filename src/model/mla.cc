@@ -31,15 +31,18 @@ void mla_project(const MlaContext& c, const AttentionWeights& w, const float* in
   if (c.form == AttentionForm::kAbsorbed) absorb_query_level(c, w);
 }
 
-void mla_attend(const MlaContext& c, const AttentionWeights& w) {
-  ForwardActivations& a = c.a;
-  const int64_t t = c.batch.num_rows();
+void mla_core(const MlaContext& c, const AttentionWeights& w) {
   if (c.form == AttentionForm::kAbsorbed) {
     attend_absorbed_level(c);
     expand_output_level(c, w);
   } else {
     attend_per_head_level(c, w);
   }
+}
+
+void mla_output(const MlaContext& c, const AttentionWeights& w) {
+  ForwardActivations& a = c.a;
+  const int64_t t = c.batch.num_rows();
   const Activations o = a.o_quantized.rows(t);
   quantize_level(c.stream, a.o.rows(t), o);
   linear_level(c.stream, {{o, &w.o_proj, a.u.rows(t)}});

@@ -35,8 +35,9 @@ struct MlaContext {
 
 // ATTN-0: norm, down and up projections; stores the tokens' latent and rotated key.
 void mla_project(const MlaContext& c, const AttentionWeights& w, const float* input_norm);
-// ATTN-1 without the gate: core attention and output projection; leaves its result in a.u.
-void mla_attend(const MlaContext& c, const AttentionWeights& w);
+// ATTN-1 without the gate, in two parts: the heads' attention into a.o, its output projection into a.u.
+void mla_core(const MlaContext& c, const AttentionWeights& w);
+void mla_output(const MlaContext& c, const AttentionWeights& w);
 
 // Scratch of the largest tile; max_context: tokens of one sequence.
 int64_t mla_scratch_bytes(const MlaShape& shape, DType kv_dtype, AttentionForm form, int64_t max_context);

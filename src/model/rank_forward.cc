@@ -198,7 +198,10 @@ void RankForward::attn_1(MicroBatch& m, int layer) {
   if (stopped_ || m.num_rows() == 0) return;
   const LayerWeights& w = weights(layer);
   const int64_t t = m.num_rows();
-  mla_attend(mla(m), w.self_attn);
+  const TimePoint begin = now();
+  mla_core(mla(m), w.self_attn);
+  charge(Stage::kCore, begin);
+  mla_output(mla(m), w.self_attn);
   add_norm_level(stream_, m.a.u.rows(t), m.a.x.rows(t), w.post_attention_layernorm, mla_shape_.norm_eps,
                  m.a.ffn_in.rows(t), m.a.ffn_in_quantized.rows(t));
   if (w.is_moe) moe_gate(moe(m), w.moe);

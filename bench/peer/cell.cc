@@ -1,0 +1,367 @@
+// Runs cells of the peer benchmark on Fathom: one model, prefill or decode steps through the engines that
+// serve, greedy choice left out. Prints one JSON line for each cell.
+//
+//   peer_cell FOLDER WEIGHTS CELL... [--threads N]    CELL: prefill:TOKENS or decode:BATCH@CONTEXT
+//   peer_cell FOLDER WEIGHTS --logits N               logits after N fixed tokens, for the cross-check
+//   peer_cell --peaks [--threads N]                   what the machine can do
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/cpu.h"
+#include "base/rng.h"
+#include "engine/decode_engine.h"
+#include "engine/model_parts.h"
+#include "engine/prefill_engine.h"
+#include "kernels/peaks.h"
+#include "model/forward.h"
+#include "model/weights.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kPrefillChunk = 512;
+constexpr double kCellSeconds = 2.5;  // of decode steps
+constexpr int kStepsMin = 3, kStepsMax = 48, kPrefillRuns = 2;
+constexpr int kTokenFirst = 256, kTokensReserved = 512;  // ids are drawn from [256, vocabulary - 256)
+constexpr KvAccount kAccount{1};
+
+const SystemClock& system_clock() {
+  static const SystemClock clock;
+  return clock;
+}
+double seconds() { return to_seconds(system_clock().now().time_since_epoch()); }
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// A forward group that keeps what its steps report.
+class MeasuredExecutor final : public Executor {
+ public:
+  explicit MeasuredExecutor(std::unique_ptr<ForwardGroup> group) : group_(std::move(group)) {}
+
+  int num_ranks() const override { return group_->num_ranks(); }
+  void request_stop() override { group_->request_stop(); }
+  Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) override {
+    const double begin = seconds();
+    RETURN_IF_ERROR(group_->step(ranks, logits));
+    forward_seconds += seconds() - begin;
+    const StepStats& stats = group_->last_stats();
+    for (int i = 0; i < kNumStages; ++i) stage_seconds[i] += to_seconds(stats.stage_time[i]);
+    for (const int64_t tokens : stats.expert_tokens) distinct_experts += tokens > 0 ? 1 : 0;
+    return {};
+  }
+  void reset() {
+    std::fill(std::begin(stage_seconds), std::end(stage_seconds), 0.0);
+    forward_seconds = 0;
+    distinct_experts = 0;
+  }
+
+  double stage_seconds[kNumStages] = {};
+  double forward_seconds = 0;
+  int64_t distinct_experts = 0;  // summed over layers and steps
+
+ private:
+  const std::unique_ptr<ForwardGroup> group_;
+};
+
+// Resident memory less clean file pages, the most so far that this program has looked at.
+double resident_anonymous_bytes() {
+  std::ifstream file("/proc/self/status");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.rfind("RssAnon:", 0) == 0) return std::stod(line.substr(8)) * 1024;
+  }
+  return 0;
+}
+
+struct Cell {
+  std::string name;
+  Phase phase = Phase::kPrefill;
+  int32_t tokens = 0;  // prefill
+  int32_t batch = 1;
+  int32_t context = 0;
+};
+
+std::optional<Cell> parse_cell(const std::string& text) {
+  Cell cell{.name = text};
+  if (std::sscanf(text.c_str(), "prefill:%d", &cell.tokens) == 1 && cell.tokens > 0) return cell;
+  cell.phase = Phase::kDecode;
+  if (std::sscanf(text.c_str(), "decode:%d@%d", &cell.batch, &cell.context) == 2 && cell.batch > 0 &&
+      cell.context > 0) {
+    return cell;
+  }
+  return std::nullopt;
+}
+
+struct Figures {
+  double tokens_per_s = 0;
+  int64_t steps = 0;  // of the model
+  int64_t runs = 0;   // timed spans
+};
+
+// One model's engines with memory for the cells that come.
+class Bench {
+ public:
+  Bench(const Model& model, int threads, int32_t max_batch, int64_t max_context)
+      : vocab_(static_cast<int32_t>(model.config().vocab_size)),
+        storage_(kv_layout_of(model), max_batch * blocks_for_tokens(max_context)),
+        cache_(storage_.num_blocks(), 2, model.weights().fingerprint, storage_.layout().to_string()) {
+    ForwardOptions options{.phase = Phase::kPrefill,
+                           .threads = threads,
+                           .max_tokens_per_rank = kPrefillChunk,
+                           .max_logit_rows = max_batch,
+                           .max_context = max_context,
+                           .clock = &system_clock()};
+    prefill_executor_.emplace(ForwardGroup::create(model, storage_, options).value());
+    options.phase = Phase::kDecode;
+    options.max_tokens_per_rank = max_batch;
+    decode_executor_.emplace(ForwardGroup::create(model, storage_, options).value());
+    const auto only_rank = [](std::span<const RankLoad>, const RankLoad&) { return 0; };
+    prefill_.emplace(*prefill_executor_, cache_, static_cast<int32_t>(kAccount), only_rank);
+    decode_.emplace(*decode_executor_, cache_, static_cast<int32_t>(kAccount), only_rank);
+  }
+
+  MeasuredExecutor& executor(Phase phase) {
+    return phase == Phase::kPrefill ? *prefill_executor_ : *decode_executor_;
+  }
+
+  Figures prefill(int32_t tokens) {
+    prefill_once(make_sequence(static_cast<int32_t>(std::min<int64_t>(tokens, kPrefillChunk))));  // warm-up
+    prefill_executor_->reset();
+    Figures figures;
+    std::vector<double> times;
+    for (int run = 0; run < kPrefillRuns; ++run) {
+      auto sequence = make_sequence(tokens);
+      const double begin = seconds();
+      figures.steps += prefill_once(std::move(sequence));
+      times.push_back(seconds() - begin);
+    }
+    figures.runs = kPrefillRuns;
+    figures.tokens_per_s = tokens / median(times);
+    return figures;
+  }
+
+  Figures decode(int32_t batch, int32_t context) {
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    std::vector<StepShare> shares;
+    for (int32_t i = 0; i < batch; ++i) {
+      sequences.push_back(make_sequence(context + 1));
+      CHECK(cache_.reserve(blocks_for_tokens(context), kAccount, sequences.back()->blocks));
+      fill(sequences.back()->blocks);
+      sequences.back()->num_stored = context;
+      decode_->reserve(*sequences.back(), 0);
+      cache_.release(kAccount, sequences.back()->blocks);
+      decode_->start(*sequences.back());
+      shares.push_back({.sequence = sequences.back().get(), .num_tokens = 1});
+    }
+    Figures figures;
+    std::vector<double> times;
+    for (int step = 0; step <= kStepsMax; ++step) {  // the first warms up
+      if (step == 1) decode_executor_->reset();
+      const double begin = seconds();
+      CHECK(decode_->run(shares).ok());
+      for (auto& sequence : sequences) sequence->tokens.push_back(random_token());
+      if (step > 0) times.push_back(seconds() - begin);
+      double sum = 0;
+      for (const double t : times) sum += t;
+      if (step >= kStepsMin && sum > kCellSeconds) break;
+    }
+    for (auto& sequence : sequences) decode_->release(*sequence);
+    cache_.flush();
+    figures.steps = figures.runs = static_cast<int64_t>(times.size());
+    figures.tokens_per_s = batch / median(times);
+    return figures;
+  }
+
+  // Logits after the last of `tokens`, through prefill.
+  std::vector<float> logits(std::vector<int32_t> tokens) {
+    auto sequence = make_sequence(std::move(tokens));
+    std::vector<float> last;
+    prefill_once(std::move(sequence), &last);
+    return last;
+  }
+  int32_t vocab() const { return vocab_; }
+
+ private:
+  int32_t random_token() {
+    return kTokenFirst +
+           static_cast<int32_t>(rng_.next_below(static_cast<uint64_t>(vocab_ - kTokensReserved)));
+  }
+  std::unique_ptr<Sequence> make_sequence(int32_t num_tokens) {
+    std::vector<int32_t> tokens(static_cast<size_t>(num_tokens));
+    for (int32_t& token : tokens) token = random_token();
+    return make_sequence(std::move(tokens));
+  }
+  std::unique_ptr<Sequence> make_sequence(std::vector<int32_t> tokens) {
+    GenerationRequest request{.prompt = std::move(tokens), .max_new_tokens = kStepsMax + 2};
+    request.sampling.temperature = 0;
+    ++next_id_;
+    return std::make_unique<Sequence>(RequestId{next_id_}, std::move(request), nullptr,
+                                      cache_.key_chain(std::to_string(next_id_)));
+  }
+
+  // The number of steps it took.
+  int64_t prefill_once(std::unique_ptr<Sequence> sequence, std::vector<float>* logits = nullptr) {
+    int64_t steps = 0;
+    prefill_->start(*sequence);
+    while (sequence->num_stored < sequence->num_tokens()) {
+      const int64_t left = sequence->num_tokens() - sequence->num_stored;
+      StepShare share{.sequence = sequence.get(),
+                      .num_tokens = static_cast<int32_t>(std::min(left, kPrefillChunk))};
+      CHECK(prefill_->run({&share, 1}).ok());
+      ++steps;
+      if (logits != nullptr) logits->assign(share.logits.begin(), share.logits.end());
+    }
+    prefill_->release(*sequence);
+    cache_.flush();
+    return steps;
+  }
+
+  // Stored rows of plausible size: what they hold changes no time, but NaN might.
+  void fill(const std::vector<BlockId>& blocks) {
+    const KvLayout& layout = storage_.layout();
+    if (row_.empty()) {
+      row_.resize(static_cast<size_t>(layout.row_stride_bytes()) * kBlockTokens);
+      std::vector<float> values(static_cast<size_t>(dtype_elements(row_.size(), layout.dtype)));
+      for (float& value : values) value = static_cast<float>(rng_.next_double() * 2 - 1);
+      from_f32_ref(values, layout.dtype, row_.data());
+    }
+    for (const BlockId block : blocks) {
+      for (int32_t layer = 0; layer < layout.num_layers; ++layer)
+        std::memcpy(storage_.row(block, layer, 0), row_.data(), row_.size());
+    }
+  }
+  static int64_t dtype_elements(size_t bytes, DType dtype) {
+    return static_cast<int64_t>(bytes) / dtype_bytes(dtype, 1);
+  }
+  static void from_f32_ref(const std::vector<float>& values, DType dtype, std::byte* out) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (dtype == DType::kF32) {
+        std::memcpy(out + 4 * i, &values[i], 4);
+      } else {
+        const Bf16 rounded = f32_to_bf16(values[i]);
+        std::memcpy(out + 2 * i, &rounded, 2);
+      }
+    }
+  }
+
+  const int32_t vocab_;
+  KvStorage storage_;
+  KvCache cache_;
+  std::optional<MeasuredExecutor> prefill_executor_, decode_executor_;
+  std::optional<PrefillEngine> prefill_;
+  std::optional<DecodeEngine> decode_;
+  Rng rng_{7};
+  uint64_t next_id_ = 1;
+  std::vector<std::byte> row_;
+};
+
+// Stage seconds per timed span: dense parts with the head, experts, attention, and what is around the model.
+void print_cell(const Cell& cell, const Figures& figures, const MeasuredExecutor& executor) {
+  const auto at = [&](Stage stage) {
+    return executor.stage_seconds[static_cast<int>(stage)] / static_cast<double>(figures.runs);
+  };
+  const double core = at(Stage::kCore);
+  const double dense = at(Stage::kEmbed) + at(Stage::kAttn0) + at(Stage::kAttn1) - core + at(Stage::kShared) +
+                       at(Stage::kHead);
+  fmt::print("{{\"cell\":\"{}\",\"tokens_per_s\":{:.3f},\"steps\":{},\"distinct_experts\":{:.2f},", cell.name,
+             figures.tokens_per_s, figures.steps,
+             static_cast<double>(executor.distinct_experts) / static_cast<double>(figures.runs));
+  fmt::print("\"model_s\":{:.6f},\"dense_s\":{:.6f},\"attention_s\":{:.6f},",
+             executor.forward_seconds / static_cast<double>(figures.runs), dense, core);
+  fmt::print("\"mlp_s\":{:.6f},\"exchange_s\":{:.6f}}}\n", at(Stage::kMlp),
+             at(Stage::kDispatch) + at(Stage::kCombine));
+  std::fflush(stdout);
+}
+
+int print_peaks(int threads) {
+  ThreadTeam team(threads);
+  const MachinePeaks peaks = measure_peaks(active_isa(), team, seconds);
+  fmt::print(
+      "{{\"isa\":\"{}\",\"threads\":{},\"read\":{:.4g},\"fma\":{:.4g},\"bf16\":{:.4g},\"int8\":{:.4g}}}\n",
+      isa_name(active_isa()), threads, peaks.read_bytes_per_s, peaks.fma_flops, peaks.bf16_flops,
+      peaks.int8_ops);
+  return 0;
+}
+
+void print_logits(Bench& bench, int count) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(kTokenFirst + i * 37 % (bench.vocab() - kTokensReserved));
+  fmt::print("{{\"cell\":\"logits\",\"logits\":[");
+  const char* separator = "";
+  for (const float value : bench.logits(std::move(tokens))) {
+    fmt::print("{}{:.6g}", separator, value);
+    separator = ",";
+  }
+  fmt::print("]}}\n");
+}
+
+int fail(const std::string& message) {
+  fmt::print(stderr, "peer_cell: {}\n", message);
+  return 1;
+}
+
+int run(const std::vector<std::string>& args) {
+  std::vector<std::string> words;
+  int threads = 2, logits = 0;
+  bool peaks = false;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--threads" && i + 1 < args.size()) {
+      threads = std::max(1, std::atoi(args[++i].c_str()));
+    } else if (args[i] == "--logits" && i + 1 < args.size()) {
+      logits = std::max(1, std::atoi(args[++i].c_str()));
+    } else if (args[i] == "--peaks") {
+      peaks = true;
+    } else {
+      words.push_back(args[i]);
+    }
+  }
+  if (peaks) return print_peaks(threads);
+  if (words.size() < 2) return fail("usage: peer_cell FOLDER WEIGHTS CELL... [--threads N] [--logits N]");
+  std::vector<Cell> cells;
+  int32_t max_batch = 1;
+  int64_t max_context = 64;
+  for (size_t i = 2; i < words.size(); ++i) {
+    const auto cell = parse_cell(words[i]);
+    if (!cell) return fail("no such cell: " + words[i]);
+    cells.push_back(*cell);
+    max_batch = std::max(max_batch, cell->batch);
+    max_context = std::max<int64_t>({max_context, cell->tokens, cell->context + kStepsMax + 2});
+  }
+  max_context = std::max<int64_t>(max_context, logits);
+
+  const auto source = open_model_folder(words[0]);
+  if (!source.ok()) return fail(source.status().message());
+  const auto format = parse_weights_option(words[1]);
+  if (!format.ok()) return fail(format.status().message());
+  ThreadTeam team(threads);
+  const double begin = seconds();
+  const auto model = Model::load(**source, {.weights = *format}, team);
+  if (!model.ok()) return fail(model.status().message());
+  fmt::print("{{\"cell\":\"load\",\"seconds\":{:.3f},\"weight_bytes\":{},\"isa\":\"{}\"}}\n",
+             seconds() - begin, (*model)->weights().bytes.total(), isa_name(active_isa()));
+  Bench bench(**model, threads, max_batch, max_context);
+  if (logits > 0) print_logits(bench, logits);
+  for (const Cell& cell : cells) {
+    const Figures figures =
+        cell.phase == Phase::kPrefill ? bench.prefill(cell.tokens) : bench.decode(cell.batch, cell.context);
+    print_cell(cell, figures, bench.executor(cell.phase));
+  }
+  fmt::print("{{\"cell\":\"memory\",\"resident_bytes\":{:.0f}}}\n", resident_anonymous_bytes());
+  return 0;
+}
+
+}  // namespace
+}  // namespace fathom
+
+int main(int argc, char** argv) { return fathom::run({argv + 1, argv + argc}); }
