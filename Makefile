@@ -16,7 +16,7 @@ help:
 	@echo "make chat       talk to the built-in model in this terminal"
 	@echo "make eval       exact-match accuracy of the built-in model on held-out questions"
 	@echo "make bench-peer speed beside llama.cpp and ik_llama.cpp on the same models (QUICK=1: under 10 minutes)"
-	@echo "make test-san   all unit tests under address + undefined, then thread sanitizers"
+	@echo "make test-san   all unit and end-to-end tests under address + undefined, then thread sanitizers"
 	@echo "make test-slow  long fuzzing and big runs"
 
 setup:
@@ -53,12 +53,14 @@ san-short:
 
 test: unit e2e san-short
 
+# The servers of the end-to-end tests are the sanitizers' own, with more time for everything.
 test-san:
 	@tools/setup.sh test
 	@for san in address,undefined thread; do \
 	  dir=build/san-$${san%%,*}; \
 	  $(CMAKE) -B $$dir -DCMAKE_BUILD_TYPE=Release -DFATHOM_SANITIZE=$$san >/dev/null && \
-	  ninja -C $$dir -j$(JOBS) --quiet && ctest --test-dir $$dir --output-on-failure || exit 1; \
+	  ninja -C $$dir -j$(JOBS) --quiet && ctest --test-dir $$dir --no-tests=error --output-on-failure && \
+	  FATHOM_BINARY=$$PWD/$$dir/fathom FATHOM_TIME_FACTOR=10 build/venv/bin/python -m pytest -q -m "not slow" tests/e2e || exit 1; \
 	done
 
 # Property tests take RC_PARAMS: twenty times their usual number of cases.

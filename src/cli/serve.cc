@@ -54,6 +54,9 @@ void add_flags(CLI::App& command, Flags& flags) {
       ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
   command.add_option("--request-timeout", options.request_timeout_s, "Seconds from a request to its last token, at most")
       ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
+  command.add_option("--stall-timeout", options.stall_timeout_s,
+                     "Seconds a stream waits for an engine that makes no progress, then it ends with an error")
+      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
   command.add_option("--log-level", flags.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))->capture_default_str();
 }

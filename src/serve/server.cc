@@ -78,6 +78,7 @@ void ServerImpl::make_context(ApiKeys keys) {
   const ApiOptions api{.served_model_name = model_->name(),
                        .system_fingerprint = "fp_" + model_->model().weights().fingerprint.substr(0, 12),
                        .keep_alive_interval = to_ms(options_.keep_alive_interval_s),
+                       .stall_max = to_ms(options_.stall_timeout_s),
                        .request_timeout_max = to_ms(options_.request_timeout_s)};
   const RequestLimits limits{.vocab_size = static_cast<int32_t>(model_->model().config().vocab_size),
                              .context_max = engine.options().max_context,

@@ -13,7 +13,9 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("FATHOM_BINARY", ROOT / "build/release/fathom"))
-START_TIMEOUT_S = float(os.environ.get("FATHOM_START_TIMEOUT_S", "60"))
+# How much slower than a release build the binary may be: time limits grow with it. `make test-san` sets it.
+SLOWER = float(os.environ.get("FATHOM_TIME_FACTOR", "1"))
+START_TIMEOUT_S = float(os.environ.get("FATHOM_START_TIMEOUT_S", "60")) * SLOWER
 
 
 class Server:
@@ -41,11 +43,11 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def get(self, path, timeout=10):
-        return request(self.url + path, timeout=timeout)
+        return request(self.url + path, timeout=timeout * SLOWER)
 
     def post(self, path, body, timeout=60, headers=None):
         data = body if isinstance(body, (bytes, bytearray)) else json.dumps(body).encode()
-        return request(self.url + path, data=data, timeout=timeout,
+        return request(self.url + path, data=data, timeout=timeout * SLOWER,
                        headers={"Content-Type": "application/json", **(headers or {})})
 
     def metrics(self):
@@ -64,19 +66,38 @@ class Server:
                 and m["fathom_kv_blocks_free"] + m["fathom_kv_blocks_cached"] == m["fathom_kv_blocks_total"])
 
     def wait_until_idle(self, seconds):
-        deadline = time.monotonic() + seconds
-        while not self.is_idle():
-            assert time.monotonic() < deadline, f"not idle after {seconds} s: {self.metrics()}"
+        self.wait_until(seconds, self.is_idle)
+
+    def wait_until(self, seconds, condition):
+        deadline = time.monotonic() + seconds * SLOWER
+        while not condition():
+            assert time.monotonic() < deadline, f"not so after {seconds * SLOWER} s: {self.metrics()}"
             time.sleep(0.02)
 
+    def memory_bytes(self):
+        """Resident memory now."""
+        return int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def reset_peak_memory(self):
+        pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def peak_memory_bytes(self):
+        """The most since reset_peak_memory()."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) * 1024
+
     def stop(self, timeout=30):
+        """The exit code; anything but 0 comes with what the server wrote last, a sanitizer's report for one."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(timeout)
+            code = self.process.wait(timeout * SLOWER)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
+        else:
+            if code != 0:
+                print(self.process.stdout.read())
         finally:
             self.process.stdout.close()
         return code
@@ -106,7 +127,7 @@ def request(url, data=None, headers=None, timeout=10, method=None):
 
 def raw_exchange(port, data, timeout=10, half_close=False):
     """Sends bytes as they are and returns everything that comes back until the server closes or the time is up."""
-    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout * SLOWER) as sock:
         try:
             sock.sendall(data)
         except (BrokenPipeError, ConnectionResetError):

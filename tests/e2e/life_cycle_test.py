@@ -2,12 +2,13 @@
 import concurrent.futures
 import json
 import random
+import re
 import signal
 import socket
 import threading
 import time
 
-from conftest import Server, raw_exchange
+from conftest import SLOWER, Server, raw_exchange
 
 CHAT = "/v1/chat/completions"
 
@@ -28,9 +29,7 @@ def test_a_disconnect_frees_everything_within_a_second(server):
         before = server.metrics()["fathom_generated_tokens_total"]
         sock = socket.create_connection(("127.0.0.1", server.port))
         sock.sendall(chat_bytes(long_request(stream, tokens=1500)))
-        deadline = time.monotonic() + 10
-        while server.metrics()["fathom_generated_tokens_total"] == before:
-            assert time.monotonic() < deadline
+        server.wait_until(10, lambda: server.metrics()["fathom_generated_tokens_total"] > before)
         sock.close()
         server.wait_until_idle(1.0)
         stopped_at = server.metrics()["fathom_generated_tokens_total"]
@@ -48,7 +47,7 @@ def test_200_streams_with_random_disconnects_leave_nothing_behind(server):
         body = long_request(True, tokens=tokens, temperature=1.0)
         with socket.create_connection(("127.0.0.1", server.port)) as sock:
             sock.sendall(chat_bytes(body, extra="Connection: close\r\n"))
-            sock.settimeout(after_s if leaves else 120)
+            sock.settimeout(after_s if leaves else 120 * SLOWER)
             received = b""
             try:
                 while chunk := sock.recv(65536):
@@ -68,17 +67,20 @@ def test_200_streams_with_random_disconnects_leave_nothing_behind(server):
     assert server.get("/health").status == 200
 
 
-def test_cancelling_four_rounds_of_requests_leaks_nothing(server):
+def test_cancelling_four_rounds_of_300_requests_leaks_nothing(server):
     for _ in range(4):
         sockets = []
-        for _ in range(75):
+        for i in range(300):
             sock = socket.create_connection(("127.0.0.1", server.port))
-            sock.sendall(chat_bytes(long_request(True)))
+            sock.sendall(chat_bytes(long_request(i % 3 > 0, tokens=1500)))
             sockets.append(sock)
-        time.sleep(0.3)
+        running = lambda: sum(v for k, v in server.metrics().items() if re.search("queued$|prefilling$|decoding$", k))
+        server.wait_until(20, lambda: running() == 300)
         for sock in sockets:
             sock.close()
+        server.wait_until(5, lambda: running() == 0)
     server.wait_until_idle(5.0)
+    assert server.get("/health").json["status"] == "ok"
     answer = server.post(CHAT, {"messages": [{"role": "user", "content": "What is 2 + 2?"}], "temperature": 0})
     assert answer.status == 200
 
@@ -91,7 +93,7 @@ def test_a_client_that_stops_reading_does_not_grow_the_server_or_hold_others(ser
     answer = server.post(CHAT, {"messages": [{"role": "user", "content": "What is 2 + 2?"}], "temperature": 0})
     assert answer.status == 200
     server.wait_until_idle(60)
-    sock.settimeout(20)
+    sock.settimeout(20 * SLOWER)
     received = b""
     while b"data: [DONE]" not in received and (chunk := sock.recv(65536)):
         received += chunk
@@ -158,7 +160,7 @@ def test_keep_alive_comments_while_queued():
         time.sleep(0.2)
         second = socket.create_connection(("127.0.0.1", server.port))
         second.sendall(chat_bytes(long_request(True, tokens=2)))
-        second.settimeout(5)
+        second.settimeout(5 * SLOWER)
         received = b""
         while b": keep-alive" not in received:
             received += second.recv(4096)
@@ -171,7 +173,7 @@ def test_keep_alive_comments_while_queued():
 
 
 def test_sigterm_finishes_streams_and_exits_with_0():
-    server = Server("--drain-timeout", "20")
+    server = Server("--drain-timeout", 20 * SLOWER)
     result = {}
 
     def run():
@@ -207,12 +209,12 @@ def test_sigterm_ends_what_does_not_finish_by_the_deadline():
         start = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         received = b""
-        sock.settimeout(10)
+        sock.settimeout(10 * SLOWER)
         while chunk := sock.recv(65536):
             received += chunk
         assert b"insufficient_system_resource" in received and b"data: [DONE]" in received
-    assert server.process.wait(10) == 0
-    assert time.monotonic() - start < 5
+    assert server.process.wait(10 * SLOWER) == 0
+    assert time.monotonic() - start < 5 * SLOWER
 
 
 def test_pipelined_and_kept_alive_requests(server):

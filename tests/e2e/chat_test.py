@@ -1,0 +1,119 @@
+"""`fathom chat` from outside: on a pipe, on a terminal, interrupted, refused; its output and its exit codes."""
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+
+from conftest import BINARY, START_TIMEOUT_S, Server
+
+
+def chat(*args, stdin="", env=None):
+    return subprocess.run([str(BINARY), "chat", *map(str, args)], input=stdin, capture_output=True, text=True,
+                          timeout=START_TIMEOUT_S, env={**os.environ, **(env or {})})
+
+
+STATISTICS = re.compile(r"^\[(\d+) tokens, [\d.]+ tokens/s, first after \d+ ms, (\d+) of (\d+) prompt tokens from the cache", re.M)
+
+
+def test_an_answer_on_a_pipe_has_working_text_and_figures(server):
+    result = chat("--url", server.url, stdin="What is 347 + 586?")  # no line break at the end
+    assert result.returncode == 0 and result.stderr == "", result
+    reasoning, answer, figures = result.stdout.rstrip("\n").rsplit("\n", 2)
+    assert "933" in answer and "347" in reasoning and STATISTICS.match(figures)
+    assert "\x1b" not in result.stdout and "<think>" not in result.stdout
+
+
+def test_turns_build_on_one_another_until_cleared(server):
+    lines = "What is 2 + 2?\nWhat is 3 + 3?\n\n/clear\nWhat is 4 + 4?\n/quit\nWhat is 5 + 5?\n"
+    result = chat("--url", server.url, "--system", "Be brief.", stdin=lines)
+    assert result.returncode == 0, result
+    prompts = [int(total) for _, _, total in STATISTICS.findall(result.stdout)]
+    assert len(prompts) == 3 and prompts[1] > prompts[0] + 5 and prompts[2] == prompts[0]
+
+
+def test_a_failed_question_makes_the_exit_code_1_and_the_talk_goes_on():
+    server = Server("--max-context", "192")
+    try:
+        result = chat("--url", server.url, stdin="7 " * 400 + "\nWhat is 2 + 2?\n")
+        assert result.returncode == 1
+        assert len(result.stderr.splitlines()) == 1 and "maximum context length is 192" in result.stderr
+        assert len(STATISTICS.findall(result.stdout)) == 1
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_server_that_goes_away_is_one_line_and_exit_code_1(server):
+    mortal = Server()
+    process = subprocess.Popen([str(BINARY), "chat", "--url", mortal.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    process.stdin.write("What is 2 + 2?\n")
+    process.stdin.flush()
+    while not STATISTICS.match(process.stdout.readline()):
+        assert process.poll() is None
+    assert mortal.stop() == 0
+    _, errors = process.communicate("What is 3 + 3?\n", timeout=START_TIMEOUT_S)
+    assert process.returncode == 1 and len(errors.splitlines()) == 1 and mortal.url in errors
+
+
+def test_a_key_is_asked_for_and_given(tmp_path):
+    (tmp_path / "keys").write_text("a-secret-key someone\n")
+    server = Server("--api-key-file", tmp_path / "keys")
+    try:
+        refused = chat("--url", server.url, stdin="hi\n")
+        assert refused.returncode == 2 and "API key" in refused.stderr and refused.stdout == ""
+        for args, env in ((("--api-key", "a-secret-key"), {}), ((), {"FATHOM_API_KEY": "a-secret-key"})):
+            result = chat("--url", server.url, *args, stdin="hi\n", env=env)
+            assert result.returncode == 0 and STATISTICS.search(result.stdout), result
+    finally:
+        assert server.stop() == 0
+
+
+def test_an_engine_of_its_own_answers_on_a_pipe():
+    result = chat("--url", "", "--served-model-name", "own", "--model", "", "--max-tokens", "5", stdin="What is 1 + 1?\n",
+                  env={"HOME": "/nonexistent"})
+    assert result.returncode == 0, result
+    (tokens, _, _), = STATISTICS.findall(result.stdout)
+    assert tokens == "5" and "cut off at the limit" in result.stdout
+
+
+def read_terminal(fd, word, received=b""):
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while word not in received:
+        assert time.monotonic() < deadline, received
+        if select.select([fd], [], [], 0.1)[0]:
+            try:
+                received += os.read(fd, 65536)
+            except OSError:  # the other end is closed
+                break
+    return received
+
+
+def test_a_terminal_shows_reasoning_dimmer_and_ctrl_c_stops_an_answer():
+    # A slow server leaves time to interrupt.
+    server = Server("--threads", "1", env={"FATHOM_ISA": "ref"})
+    master, slave = pty.openpty()
+    process = subprocess.Popen([str(BINARY), "chat", "--url", server.url, "--temperature", "0"], stdin=slave, stdout=slave,
+                               stderr=slave, start_new_session=True)
+    os.close(slave)
+    try:
+        screen = read_terminal(master, b"> ")
+        assert b"Ctrl-C stops an answer" in screen
+        os.write(master, b"What is 98 * 97?\n")
+        screen = read_terminal(master, b"\x1b[2m")
+        process.send_signal(signal.SIGINT)
+        screen = read_terminal(master, b"> ", screen.split(b"\x1b[2m", 1)[1])
+        assert b"[interrupted]" in screen
+        server.wait_until_idle(2)
+        os.write(master, b"What is 347 + 586?\n")
+        screen = read_terminal(master, b"tokens/s")
+        dim, _, rest = screen.partition(b"\x1b[2m")[2].partition(b"\x1b[0m")
+        assert b"743" in dim and b"933" in rest, "the working is dim, the answer is not"
+        os.write(master, b"\x04")
+        assert process.wait(START_TIMEOUT_S) == 0
+    finally:
+        process.kill()
+        os.close(master)
+        assert server.stop() == 0

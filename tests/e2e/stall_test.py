@@ -1,0 +1,155 @@
+"""Streams and health when work is slow or stands still: a long prefill, a stalled engine, a client that reads nothing."""
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import socket
+import time
+
+import pytest
+from conftest import SLOWER, Server
+
+CHAT = "/v1/chat/completions"
+QUESTION = {"messages": [{"role": "user", "content": "What is 347 + 586?"}], "temperature": 0}
+# The reference kernels: the slowest processor there is, the same on every machine that runs this.
+SLOW_KERNELS = {"FATHOM_ISA": "ref"}
+PTRACE_ATTACH, PTRACE_DETACH, WALL = 16, 17, 0x40000000
+
+
+def open_request(server, path, body):
+    data = json.dumps(body).encode()
+    sock = socket.create_connection(("127.0.0.1", server.port), timeout=60 * SLOWER)
+    sock.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+    return sock
+
+
+def read_until(sock, word, received=b""):
+    while word not in received:
+        chunk = sock.recv(65536)
+        assert chunk, received
+        received += chunk
+    return received
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_disconnect_in_a_long_prefill_is_noticed_at_the_next_chunk(stream):
+    server = Server("--threads", "1", "--max-context", "8192", env=SLOW_KERNELS)
+    prompt = [100 + i * 7 % 1800 for i in range(8000)]
+    try:
+        before = server.metrics()
+        sock = open_request(server, "/v1/completions", {"prompt": prompt, "max_tokens": 5, "stream": stream})
+        prefilled = lambda: server.metrics()["fathom_prefill_tokens_total"] - before["fathom_prefill_tokens_total"]
+        server.wait_until(60, lambda: prefilled() > 0)
+        assert server.metrics()["fathom_requests_prefilling"] == 1
+        sock.close()
+        server.wait_until_idle(1.0)
+        stopped_at = prefilled()
+        assert stopped_at < 6000, "the prompt was computed to its end"
+        time.sleep(0.5)
+        assert prefilled() == stopped_at
+        assert server.metrics()["fathom_generated_tokens_total"] == before["fathom_generated_tokens_total"]
+        assert server.post(CHAT, {**QUESTION, "max_tokens": 2}).status == 200
+    finally:
+        assert server.stop() == 0
+
+
+def cpu_ticks(pid):
+    """{thread: processor time} of a process."""
+    ticks = {}
+    for folder in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        ticks[int(folder.name)] = int(fields[11]) + int(fields[12])
+    return ticks
+
+
+def busiest_thread(pid):
+    before = cpu_ticks(pid)
+    time.sleep(0.3)
+    after = cpu_ticks(pid)
+    return max(after, key=lambda thread: after[thread] - before.get(thread, 0))
+
+
+@contextlib.contextmanager
+def held_still(thread):
+    """One thread of another process stands still, as a debugger would hold it; the others run on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    if libc.ptrace(PTRACE_ATTACH, thread, None, None) != 0:
+        pytest.skip(f"this system lets nobody hold a thread: {os.strerror(ctypes.get_errno())}")
+    os.waitpid(thread, WALL)
+    try:
+        yield
+    finally:
+        libc.ptrace(PTRACE_DETACH, thread, None, None)
+
+
+def test_a_stalled_engine_ends_streams_with_an_error_and_health_tells():
+    stall_s = 6.5
+    server = Server("--threads", "1", "--keep-alive-interval", "0.2", "--stall-timeout", stall_s, env=SLOW_KERNELS)
+    try:
+        sock = open_request(server, CHAT, {**QUESTION, "stream": True, "ignore_eos": True, "max_tokens": 2000})
+        received = read_until(sock, b'"reasoning_content"')
+        assert b": keep-alive" not in received or server.get("/health").status == 200
+        with held_still(busiest_thread(server.process.pid)):
+            stalled_at = time.monotonic()
+            assert server.get("/health").json["status"] == "ok", "a step may take a while"
+            received = read_until(sock, b"data: [DONE]", received)
+            took_s = time.monotonic() - stalled_at
+            health = server.get("/health")
+            assert (health.status, health.json["status"]) == (503, "stalled")
+        sock.close()
+        assert stall_s - 1 < took_s < stall_s + 2 * SLOWER, took_s
+        *_, error, done = [line for line in received.split(b"\n") if line.startswith(b"data: ")]
+        assert json.loads(error[6:])["error"]["code"] == "stalled" and done == b"data: [DONE]"
+        silence = received.rsplit(b'"delta"', 1)[1]
+        assert silence.count(b": keep-alive") >= 5, "a gap is filled while there is hope"
+        # It moves again: the request is gone, everything is free, others are served.
+        server.wait_until_idle(2)
+        assert server.get("/health").status == 200
+        assert server.post(CHAT, {**QUESTION, "max_tokens": 2}).status == 200
+    finally:
+        assert server.stop() == 0
+
+
+def test_slow_work_is_no_stall():
+    """For longer than the stall time-out there is a prompt to compute, then token after token: progress, so no error."""
+    stall_s = 3 * SLOWER
+    server = Server("--threads", "1", "--keep-alive-interval", "0.1", "--stall-timeout", stall_s, "--max-context", "8192",
+                    env=SLOW_KERNELS)
+    try:
+        end = time.monotonic() + 1.5 * stall_s
+        prompt = [100 + i * 7 % 1800 for i in range(3000)]
+        sock = open_request(server, "/v1/completions", {"prompt": prompt, "max_tokens": 5000, "ignore_eos": True, "stream": True})
+        received = b""
+        while time.monotonic() < end:
+            received += sock.recv(65536)
+        sock.close()
+        assert b'"error"' not in received and b"[DONE]" not in received
+        assert b": keep-alive" in received, "the prompt was computed too fast to tell"
+        server.wait_until_idle(1)
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_client_that_never_reads_is_cut_off_and_its_memory_stays_small():
+    server = Server("--write-timeout", "1", "--max-context", "8192")
+    body = {**QUESTION, "stream": True, "ignore_eos": True, "max_tokens": 4000, "n": 16, "logprobs": True, "top_logprobs": 20}
+    try:
+        assert server.post(CHAT, {**QUESTION, "max_tokens": 2}).status == 200
+        server.reset_peak_memory()
+        before = server.peak_memory_bytes()
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", server.port))
+        data = json.dumps(body).encode()
+        sock.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        server.wait_until(20, lambda: server.metrics()["fathom_requests_decoding"] > 0)
+        server.wait_until(30, lambda: server.metrics()["fathom_http_disconnects_total"] == 1)
+        server.wait_until_idle(1)
+        assert server.metrics()["fathom_generated_tokens_total"] < 16 * 4000, "it ran on to max_tokens"
+        assert server.peak_memory_bytes() - before < 64e6 * SLOWER
+        sock.close()
+        assert server.post(CHAT, {**QUESTION, "max_tokens": 2}).status == 200
+    finally:
+        assert server.stop() == 0
