@@ -66,7 +66,7 @@ test-san:
 # Property tests take RC_PARAMS: twenty times their usual number of cases.
 test-slow: build-tests
 	@tools/setup.sh slow
-	@tools/fuzz_all.sh 60
+	@JOBS=$(JOBS) tools/fuzz_all.sh 60
 	@RC_PARAMS="max_success=2000" ctest --test-dir $(RELEASE) --no-tests=error --output-on-failure
 	@FATHOM_START_TIMEOUT_S=1800 build/venv/bin/python -m pytest -q -m slow tests/e2e
 
