@@ -12,8 +12,8 @@ from conftest import SLOWER, Server
 
 CHAT = "/v1/chat/completions"
 QUESTION = {"messages": [{"role": "user", "content": "What is 347 + 586?"}], "temperature": 0}
-# The reference kernels: the slowest processor there is, the same on every machine that runs this.
-SLOW_KERNELS = {"FATHOM_ISA": "ref"}
+# The reference kernels: the slowest processor there is, on every machine that runs this. A sanitizer's are slow as they are.
+SLOW_KERNELS = {"FATHOM_ISA": "ref"} if SLOWER == 1 else {}
 PTRACE_ATTACH, PTRACE_DETACH, WALL = 16, 17, 0x40000000
 
 
@@ -114,13 +114,13 @@ def test_a_stalled_engine_ends_streams_with_an_error_and_health_tells():
 
 def test_slow_work_is_no_stall():
     """For longer than the stall time-out there is a prompt to compute, then token after token: progress, so no error."""
-    stall_s = 3 * SLOWER
+    stall_s = 3 if SLOWER == 1 else 8
     server = Server("--threads", "1", "--keep-alive-interval", "0.1", "--stall-timeout", stall_s, "--max-context", "8192",
                     env=SLOW_KERNELS)
     try:
         end = time.monotonic() + 1.5 * stall_s
         prompt = [100 + i * 7 % 1800 for i in range(3000)]
-        sock = open_request(server, "/v1/completions", {"prompt": prompt, "max_tokens": 5000, "ignore_eos": True, "stream": True})
+        sock = open_request(server, "/v1/completions", {"prompt": prompt, "max_tokens": 5000, "n": 8, "ignore_eos": True, "stream": True})
         received = b""
         while time.monotonic() < end:
             received += sock.recv(65536)
