@@ -233,7 +233,7 @@ struct Absorbed {
       const std::byte* rows = latent_row(kv, begin);
       const bool last = begin + kAttentionTile >= query.visible;
       score_tile(rows, count);
-      softmax_heads<Avx512, true>(scores, heads, count, query.num_heads, query.scale, state);
+      softmax_heads<Avx512Bf16, true>(scores, heads, count, query.num_heads, query.scale, state);
       pair_probabilities(count);
       for (int64_t h = 0; h < query.num_heads; ++h)
         scale_row<Avx512>(sums + h * latent, latent, state.fade[h]);

@@ -134,7 +134,7 @@ struct PerHead {
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t visible = smaller(count, query.start + block + r + 1 - begin);
       Bf16* line = p + r * kAttentionTile;
-      softmax_keys<Avx512, true>(
+      softmax_keys<Avx512Bf16, true>(
           scores + r * kAttentionTile, visible, query.scale, block + r, state, [&](int v, __m512 x) {
             const __m512i bits = _mm512_srli_epi32(_mm512_castps_si512(x), 16);
             _mm256_store_si256(reinterpret_cast<__m256i*>(line + v * 16), _mm512_cvtepi32_epi16(bits));

@@ -1,6 +1,7 @@
 // Online softmax over one tile of 64 keys, for a vector type V, in the two arrangements the kernels use:
 // lanes are heads (absorbed) or keys (per head). kBf16: probabilities are rounded to BF16 before they are
-// summed and used.
+// summed and used; scores and their maxima are then held in units of ln 2, so that a probability is a power
+// of two.
 #pragma once
 
 #include "kernels/attention.h"
@@ -11,6 +12,7 @@ namespace fathom {
 namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
+constexpr float kLn2 = 0.69314718f;
 
 // Running state of a set of rows (heads or query tokens).
 struct SoftmaxState {
@@ -21,8 +23,15 @@ struct SoftmaxState {
 
 template <class V, bool kBf16>
 FATHOM_INLINE typename V::F probability(typename V::F score, typename V::F highest) {
-  const auto p = simd_exp<V>(V::sub(score, highest));
-  return kBf16 ? V::round_bf16(p) : p;
+  const auto below = V::sub(score, highest);
+  return kBf16 ? V::round_bf16(simd_exp2_short<V>(below)) : simd_exp<V>(below);
+}
+
+// What a maximum that rose from `before` to `after` leaves of earlier sums.
+template <class V, bool kBf16>
+FATHOM_INLINE typename V::F fading(typename V::F before, typename V::F after) {
+  const auto below = V::sub(before, after);
+  return simd_exp<V>(kBf16 ? V::mul(below, V::set1(kLn2)) : below);
 }
 
 // Lanes are heads: scores [count][stride] of `heads` heads (rounded up to whole vectors) become
@@ -31,7 +40,7 @@ template <class V, bool kBf16>
 void softmax_heads(float* scores, int64_t stride, int64_t count, int64_t heads, float scale,
                    const SoftmaxState& state) {
   using F = typename V::F;
-  const F factor = V::set1(scale);
+  const F factor = V::set1(kBf16 ? scale * kLog2E : scale);
   for (int64_t h = 0; h < heads; h += V::kLanes) {
     const F before = V::load(state.highest + h);
     F top = before;
@@ -40,7 +49,7 @@ void softmax_heads(float* scores, int64_t stride, int64_t count, int64_t heads, 
       V::store(scores + t * stride + h, score);
       top = V::max(top, score);
     }
-    const F fade = simd_exp<V>(V::sub(before, top));
+    const F fade = fading<V, kBf16>(before, top);
     F sum = V::mul(V::load(state.sum + h), fade);
     for (int64_t t = 0; t < count; ++t) {
       const F p = probability<V, kBf16>(V::load(scores + t * stride + h), top);
@@ -60,7 +69,7 @@ FATHOM_INLINE void softmax_keys(const float* scores, int64_t count, float scale,
                                 const SoftmaxState& state, Store store) {
   using F = typename V::F;
   constexpr int kVectors = static_cast<int>(kAttentionTile / V::kLanes);
-  const F factor = V::set1(scale), lowest = V::set1(kMinusInfinity);
+  const F factor = V::set1(kBf16 ? scale * kLog2E : scale), lowest = V::set1(kMinusInfinity);
   F score[kVectors];
   F top = lowest;
   FATHOM_UNROLL
@@ -73,7 +82,7 @@ FATHOM_INLINE void softmax_keys(const float* scores, int64_t count, float scale,
   const float before = state.highest[row];
   const float tile_highest = V::highest(top);
   const float highest = tile_highest > before ? tile_highest : before;
-  state.fade[row] = highest == before ? 1.0f : V::first(simd_exp<V>(V::set1(before - highest)));
+  state.fade[row] = highest == before ? 1.0f : V::first(fading<V, kBf16>(V::set1(before), V::set1(highest)));
   F sum = V::zero();
   FATHOM_UNROLL
   for (int v = 0; v < kVectors; ++v) {

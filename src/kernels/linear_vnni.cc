@@ -7,7 +7,7 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kPrefetchBytes = 2048;
+constexpr int64_t kPrefetchBytes = 8192;
 
 // Accumulators have the lanes' own type: through __m512i, whose lanes are 64 bits, g++ 12 copies and spills
 // them.

@@ -3,11 +3,20 @@
 #pragma once
 
 #include "kernels/panel_driver.h"
+#include "kernels/simd_avx512.h"
 
 namespace fathom {
 namespace {
 
 constexpr int64_t kPrefetchBytes = 8192;
+
+// AVX-512 with its own conversion to BF16.
+struct Avx512Bf16 : Avx512 {
+  static FATHOM_INLINE F round_bf16(F x) {
+    const __m512i halves = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
+  }
+};
 
 FATHOM_INLINE __m512bh broadcast_pair(const std::byte* a) {
   int32_t pair;

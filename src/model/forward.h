@@ -42,10 +42,21 @@ struct ForwardOptions {
   const Clock* clock = nullptr;                       // for stage times; null: they stay 0
 };
 
-// Stages of a layer, as in the published overlap tables, and what is around the layers. kCore, the heads'
-// attention itself, is a part of kAttn1 and in its time too.
-enum class Stage : uint8_t { kEmbed, kAttn0, kAttn1, kDispatch, kMlp, kShared, kCombine, kHead, kCore };
-inline constexpr int kNumStages = 9;
+// Stages of a layer, as in the published overlap tables, and what is around the layers. kDense is the MLP of
+// a layer without experts; kCore, the heads' attention itself, is a part of kAttn1 and in its time too.
+enum class Stage : uint8_t {
+  kEmbed,
+  kAttn0,
+  kAttn1,
+  kDispatch,
+  kMlp,
+  kShared,
+  kCombine,
+  kHead,
+  kDense,
+  kCore
+};
+inline constexpr int kNumStages = 10;
 
 // Of the last step. Counts are over all ranks, times are of the slowest rank in each stage.
 struct StepStats {

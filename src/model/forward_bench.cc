@@ -51,7 +51,7 @@ const Model& bench_model(Shape shape, WeightFormat format) {
 }
 
 constexpr const char* kStageNames[kNumStages] = {"embed",  "attn0",   "attn1", "dispatch", "mlp",
-                                                 "shared", "combine", "head",  "core"};
+                                                 "shared", "combine", "head",  "dense",    "core"};
 
 void report(benchmark::State& state, const ForwardGroup& group, int64_t tokens, const double* stage_us) {
   (void)group;

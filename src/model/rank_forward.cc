@@ -157,7 +157,8 @@ Status RankForward::run_layers(const OverlapTable& table) {
       if (layer < 0 || layer >= num_layers || op.part == OverlapPart::kWire) continue;
       const TimePoint begin = now();
       RETURN_IF_ERROR(run_stage(op.stage, parts_[op.micro_batch], layer));
-      charge(timed_stage(op.stage), begin);
+      const bool dense = op.stage == OverlapStage::kMlp && !weights(layer).is_moe;
+      charge(dense ? Stage::kDense : timed_stage(op.stage), begin);
     }
   }
   for (MicroBatch& m : parts_) RETURN_IF_ERROR(finish_combine(m));
