@@ -27,15 +27,19 @@ FATHOM_INLINE __m512i broadcast_quad(const std::byte* a) {
   return _mm512_set1_epi32(quad);
 }
 
-// Adds the lanes of each half of x within that half: lanes 0 and 8 hold the sums.
-FATHOM_INLINE __m512i sum_halves(__m512i x) {
-  x = _mm512_add_epi32(x, _mm512_shuffle_i32x4(x, x, 0xb1));
-  x = _mm512_add_epi32(x, _mm512_shuffle_epi32(x, _MM_PERM_BADC));
-  return _mm512_add_epi32(x, _mm512_shuffle_epi32(x, _MM_PERM_CDAB));
+// Sums of eight codes + 128 each.
+FATHOM_INLINE __m512i octet_sums(const std::byte* x) {
+  const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
+  return _mm512_sad_epu8(_mm512_xor_si512(_mm512_loadu_si512(x), flip), _mm512_setzero_si512());
 }
 
-FATHOM_INLINE __m512i byte_sums(const std::byte* x) {
-  return _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), _mm512_loadu_si512(x));
+// Four vectors of sums below 2^12, eight each: 32-bit lane i of each 128-bit lane gets what that lane of
+// vector i adds up to.
+FATHOM_INLINE __m512i lane_sums(__m512i x0, __m512i x1, __m512i x2, __m512i x3) {
+  const __m512i ones = _mm512_set1_epi16(1);
+  const __m512i low = _mm512_madd_epi16(_mm512_packus_epi32(x0, x1), ones);
+  const __m512i high = _mm512_madd_epi16(_mm512_packus_epi32(x2, x3), ones);
+  return _mm512_madd_epi16(_mm512_packus_epi32(low, high), ones);
 }
 
 struct Int8Kernel {
@@ -56,14 +60,25 @@ struct Int8Kernel {
     args.a_stride = x.row_stride_bytes;
     args.x_sum_stride = ceil_div(k_count, kScaleBlock);
     args.x_sums = scratch.sums;
-    int32_t* sums = scratch.sums;
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t i = 0; i < k_count; i += kScaleBlock) {
-        const std::byte* codes = args.a + r * args.a_stride + i;
-        const __m512i halves = sum_halves(_mm512_add_epi32(byte_sums(codes), byte_sums(codes + 64)));
-        const __m512i all = _mm512_add_epi32(halves, _mm512_shuffle_i32x4(halves, halves, 0x4e));
-        *sums++ = -128 * _mm_cvtsi128_si32(_mm512_castsi512_si128(all));
-      }
+      sum_row(args.a + r * args.a_stride, args.x_sum_stride, scratch.sums + r * args.x_sum_stride);
+    }
+  }
+
+  // out[b] = -128 · Σ of the b-th 128 codes of x. Four at a time; what is behind the last is not stored.
+  static FATHOM_INLINE void sum_row(const std::byte* x, int64_t num_blocks, int32_t* out) {
+    for (int64_t b = 0; b < num_blocks; b += 4, x += 4 * kScaleBlock) {
+      const int64_t left = num_blocks - b;
+      const auto block = [&](int64_t i) {
+        const std::byte* at = x + (i < left ? i : 0) * kScaleBlock;
+        return _mm512_add_epi64(octet_sums(at), octet_sums(at + 64));
+      };
+      __m512i sums = lane_sums(block(0), block(1), block(2), block(3));
+      sums = _mm512_add_epi32(sums, _mm512_shuffle_i64x2(sums, sums, _MM_SHUFFLE(1, 0, 3, 2)));
+      sums = _mm512_add_epi32(sums, _mm512_shuffle_i64x2(sums, sums, _MM_SHUFFLE(2, 3, 0, 1)));
+      const __m128i offset = _mm_set1_epi32(128 * 128 * kScaleBlock);
+      const __m128i all = _mm_sub_epi32(offset, _mm_slli_epi32(_mm512_castsi512_si128(sums), 7));
+      _mm_mask_storeu_epi32(out + b, static_cast<__mmask8>((1 << smaller(left, 4)) - 1), all);
     }
   }
 
@@ -136,14 +151,23 @@ struct Int4Kernel {
     args.a_stride = x.row_stride_bytes;
     args.x_sum_stride = round_up(k_count, kScaleBlock) / kInt4Group;
     args.x_sums = scratch.sums;
-    int32_t* sums = scratch.sums;
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t i = 0; i < k_count; i += 64, sums += 2) {
-        const __m512i halves = sum_halves(byte_sums(args.a + r * args.a_stride + i));
-        sums[0] = -8 * _mm_cvtsi128_si32(_mm512_castsi512_si128(halves));
-        sums[1] = -8 * _mm_cvtsi128_si32(_mm512_extracti32x4_epi32(halves, 2));
-      }
-      if (k_count % kScaleBlock != 0 && k_count % kScaleBlock <= 64) sums += 2;
+      sum_row(args.a + r * args.a_stride, args.x_sum_stride, scratch.sums + r * args.x_sum_stride);
+    }
+  }
+
+  // out[g] = -8 · Σ of the g-th 32 codes of x, num_groups a multiple of four. Eight at a time.
+  static FATHOM_INLINE void sum_row(const std::byte* x, int64_t num_groups, int32_t* out) {
+    for (int64_t g = 0; g < num_groups; g += 8, x += 8 * kInt4Group) {
+      const bool whole = g + 8 <= num_groups;
+      __m512i sums = lane_sums(octet_sums(x), octet_sums(x + 64), octet_sums(x + (whole ? 128 : 0)),
+                               octet_sums(x + (whole ? 192 : 64)));
+      // Lanes 0 and 2 now hold the first and the second group of each 64 codes.
+      sums = _mm512_add_epi32(sums, _mm512_shuffle_i64x2(sums, sums, _MM_SHUFFLE(2, 3, 0, 1)));
+      sums = _mm512_sub_epi32(_mm512_set1_epi32(8 * 128 * kInt4Group), _mm512_slli_epi32(sums, 3));
+      const __m128i first = _mm512_castsi512_si128(sums), second = _mm512_extracti32x4_epi32(sums, 2);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + g), _mm_unpacklo_epi32(first, second));
+      if (whole) _mm_storeu_si128(reinterpret_cast<__m128i*>(out + g + 4), _mm_unpackhi_epi32(first, second));
     }
   }
 
