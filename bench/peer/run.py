@@ -23,7 +23,7 @@ from shapes import SHAPES, Machine, bound_stages
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-CELL_PROGRAM = ROOT / "build/release/bench/peer_cell"
+CELL_PROGRAM = pathlib.Path(os.environ.get("PEER_CELL", ROOT / "build/release/bench/peer_cell"))
 PEER_FORMATS = {"bf16": "half", "int8": "q8_0", "int4": "q4_0"}
 BUSY_SHARE_MAX = 0.05  # of all processors, by other processes
 NOISE = 0.95
@@ -218,9 +218,8 @@ def stage_table(report):
         if "stages_s" not in row:
             continue
         s, b = row["stages_s"], row["bound_s"]
-        dense_is = s["dense"] + (0 if row["cell"] else 0)
-        around = s["model"] - dense_is - s["mlp"] - s["attention"] - s["exchange"]
-        lines.append(f"| {row['model']} | {row['weights']} | {row['cell']} | {1e3 * dense_is:.2f} ({1e3 * b['dense']:.2f}) | "
+        around = s["model"] - s["dense"] - s["mlp"] - s["attention"] - s["exchange"]
+        lines.append(f"| {row['model']} | {row['weights']} | {row['cell']} | {1e3 * s['dense']:.2f} ({1e3 * b['dense']:.2f}) | "
                      f"{1e3 * s['mlp']:.2f} ({1e3 * b['experts']:.2f}) | {1e3 * s['attention']:.2f} "
                      f"({1e3 * b['attention']:.2f}) | {1e3 * s['exchange']:.2f} | {1e3 * around:.2f} |")
     return "\n".join(lines) + "\n"
@@ -277,17 +276,26 @@ def run_groups(groups, models, args):
     return results, args.rounds
 
 
+# Of the logits' standard deviation. After one token only rounding differs; after many, near-ties of the gate fall
+# differently and change whole experts. ik_llama.cpp ignores the gate's groups and is compared with nobody.
+CROSS_CHECK_LIMITS = {1: 0.02, 64: 0.15}
+
+
 def cross_check(models, args):
     """Logits of Fathom (BF16) and llama.cpp on S after the same tokens: the same numbers, so nearly the same logits."""
     import numpy as np
-    count = 64
-    ours, _ = json_lines([CELL_PROGRAM, models.path("fathom", "S", "bf16"), "bf16", "--logits", count])
-    theirs, _ = json_lines([sys.executable, HERE / "peer_cell.py", "llama", models.path("llama", "S", "bf16"),
-                            "--logits", count])
-    a, b = (np.array(next(x["logits"] for x in lines if "logits" in x)) for lines in (ours, theirs))
-    return {"tokens": count, "max_difference": float(np.abs(a - b).max()), "std": float(b.std()),
-            "relative_rms": float(np.sqrt(((a - b) ** 2).mean()) / b.std()),
-            "correlation": float(np.corrcoef(a, b)[0, 1]), "same_choice": bool(a.argmax() == b.argmax())}
+    checks = []
+    for count, limit in CROSS_CHECK_LIMITS.items():
+        ours, _ = json_lines([CELL_PROGRAM, models.path("fathom", "S", "bf16"), "bf16", "--logits", count])
+        theirs, _ = json_lines([sys.executable, HERE / "peer_cell.py", "llama", models.path("llama", "S", "bf16"),
+                                "--logits", count])
+        a, b = (np.array(next(x["logits"] for x in lines if "logits" in x)) for lines in (ours, theirs))
+        checks.append({"tokens": count, "relative_rms": float(np.sqrt(((a - b) ** 2).mean()) / b.std()),
+                       "correlation": float(np.corrcoef(a, b)[0, 1]), "same_choice": bool(a.argmax() == b.argmax()),
+                       "limit": limit})
+        if not checks[-1]["relative_rms"] <= limit:
+            raise SystemExit(f"logits differ from llama.cpp's: {json.dumps(checks[-1])}")
+    return checks
 
 
 def main():
