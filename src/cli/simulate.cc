@@ -1,4 +1,5 @@
 // fathom simulate: a trace, a synthetic load or the published day on a virtual fleet.
+#include <cmath>
 #include <cstdio>
 #include <memory>
 
@@ -34,6 +35,12 @@ struct SimulateArgs {
   sim::BlockFleetOptions block;
   sim::SyntheticOptions synthetic;
 };
+
+constexpr const char* kFaultHelp =
+    "KIND@HH:MM[:SS][,key=value...]: unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry; keys "
+    "for, unit, rank, factor, phase";
+constexpr const char* kDecodePolicies[] = {"random", "round-robin", "least-requests",
+                                           "p2c-kv", "kv-capped",   "fathom"};
 
 Status check_range(const char* option, double value, double min, double max) {
   if (value >= min && value <= max) return ok_status();
@@ -84,17 +91,37 @@ Status finish(sim::Report& report, const SimulateArgs& args) {
 }
 
 // Times of faults are clock times of the day, UTC+8.
-Status day_faults(SimulateArgs& args, const sim::DayFiles& day) {
+Status day_faults(SimulateArgs& args, const sim::DayFiles& day, const sim::UnitCounts& units_max) {
   for (const std::string& text : args.faults) {
     ASSIGN_OR_RETURN(sim::Fault fault, sim::parse_fault(text));
-    if (fault.kind != sim::FaultKind::kUnitLoss && fault.kind != sim::FaultKind::kFlashCrowd) {
-      return invalid_argument(
-          "--fault: \"{}\": the published day knows unit-loss and flash-crowd; replays know all", text);
-    }
     fault.at_s -= day.start_hour * 3600.0;
     if (fault.at_s < 0) fault.at_s += sim::kDaySeconds;
+    if (fault.at_s < 0 || fault.at_s >= sim::kDaySeconds) {
+      return invalid_argument("--fault: \"{}\": not a time of the day", text);
+    }
+    if (std::fmod(fault.at_s, 3600) >= 3600 * args.fleet.fraction) {
+      return invalid_argument("--fault: \"{}\": --fraction {} simulates the first {:.0f} s of each hour",
+                              text, args.fleet.fraction, 3600 * args.fleet.fraction);
+    }
     args.fleet.faults.push_back(fault);
   }
+  return sim::validate_faults(args.fleet.faults, units_max, args.fleet.shape);
+}
+
+// The same load under every other decode policy, the schedule's units serving: a line each in one chart.
+Status add_other_policies(const SimulateArgs& args, const sim::HardwareProfile& hw, const sim::DayFiles& day,
+                          uint64_t seed, sim::Report& report) {
+  std::vector<sim::PolicyDay> days;
+  for (const char* name : kDecodePolicies) {
+    sim::FleetOptions options = args.fleet;
+    options.seed = seed;
+    ASSIGN_OR_RETURN(options.decode_policy, parse_decode_policy(name));
+    ProgressBar bar(fmt::format("published day, {}", name));
+    const sim::FleetResult result =
+        sim::run_day(hw, sim::ModelShape{}, day, options, [&](double done) { bar.update(done); });
+    days.push_back({name, result.metrics});
+  }
+  sim::add_policy_comparison(report, days);
   return ok_status();
 }
 
@@ -114,7 +141,7 @@ Status run_published_day(SimulateArgs& args) {
   ASSIGN_OR_RETURN(args.fleet.prefill_policy, parse_prefill_policy(args.prefill));
   ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
   ASSIGN_OR_RETURN(const sim::DayFiles day, day_files_of(args));
-  RETURN_IF_ERROR(day_faults(args, day));
+  RETURN_IF_ERROR(day_faults(args, day, sim::units_max(day.schedule)));
   const sim::ModelShape model;
   std::vector<sim::Report> reports;
   const uint64_t first_seed = args.fleet.seed;
@@ -148,6 +175,7 @@ Status run_published_day(SimulateArgs& args) {
                  steps / bar.elapsed_s() / 1e6);
   }
   sim::Report& report = reports.front();
+  if (args.all_policies) RETURN_IF_ERROR(add_other_policies(args, hw, day, first_seed, report));
   if (args.num_seeds > 1) sim::add_seed_spread(report, std::vector<sim::Report>(reports));
   return finish(report, args);
 }
@@ -167,6 +195,10 @@ Result<std::vector<sim::ReplayRun>> replay_runs(const SimulateArgs& args) {
     ASSIGN_OR_RETURN(const sim::Fault fault, sim::parse_fault(text));
     options.faults.push_back(fault);
   }
+  sim::FleetShape shape;
+  shape.decode_ranks = options.decode_ranks;
+  shape.prefill_ranks = options.prefill_ranks;
+  RETURN_IF_ERROR(sim::validate_faults(options.faults, {options.decode_units, options.prefill_units}, shape));
   std::vector<sim::ReplayRun> runs;
   const auto add = [&](PrefillPolicy prefill, DecodePolicy decode) {
     sim::ReplayRun run{
@@ -183,7 +215,7 @@ Result<std::vector<sim::ReplayRun>> replay_runs(const SimulateArgs& args) {
     for (const char* name : {"random", "round-robin", "least-requests", "least-tokens", "fathom"}) {
       add(parse_prefill_policy(name).value(), options.decode_policy);
     }
-    for (const char* name : {"random", "round-robin", "least-requests", "p2c-kv", "kv-capped", "fathom"}) {
+    for (const char* name : kDecodePolicies) {
       add(options.prefill_policy, parse_decode_policy(name).value());
     }
   }
@@ -266,8 +298,12 @@ void add_published_day(CLI::App& simulate, const std::shared_ptr<SimulateArgs>& 
       ->capture_default_str();
   day->add_flag("--yesterday", args->autoscale.knows_yesterday,
                 "Autoscale: has seen a day of this shape (else it only sees today's trend)");
-  day->add_option("--fault", args->faults,
-                  "unit-loss@HH:MM,phase=decode,unit=0,for=600 or flash-crowd@HH:MM,factor=2,for=600");
+  day->add_option("--max-queued", args->fleet.queued_prompts_max,
+                  "Prompts that may wait at a prefill rank; more are refused")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  day->add_option("--fault", args->faults, kFaultHelp);
+  day->add_flag("--all-policies", args->all_policies, "Also run every other decode policy, for the chart");
   day->add_option("--load", args->load_file, "Hourly load (CSV)")->capture_default_str();
   day->add_option("--schedule", args->schedule_file, "Node schedule (CSV)")->capture_default_str();
   day->add_flag("--perfect-balance", args->fleet.perfect_decode_balance,
@@ -284,10 +320,7 @@ void add_replay_options(CLI::App& command, SimulateArgs& args) {
   command.add_option("--rate", args.block.rate_scale, "Arrivals this much faster")->capture_default_str();
   command.add_option("--routers", args.block.num_routers, "Prefill routers side by side")
       ->capture_default_str();
-  command.add_option(
-      "--fault", args.faults,
-      "KIND@HH:MM[:SS][,key=value...]: unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry; "
-      "keys for, unit, rank, factor, phase");
+  command.add_option("--fault", args.faults, kFaultHelp);
   command.add_flag("--all-policies", args.all_policies, "Also run every other policy, for the table");
 }
 

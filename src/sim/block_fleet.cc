@@ -17,6 +17,7 @@ BlockFleet::BlockFleet(const HardwareProfile& hw, const ModelShape& model, const
   decode_shape_ = {static_cast<double>(options.decode_ranks), static_cast<double>(options.expert_slots),
                    options.mtp_acceptance > 0 ? 2.0 : 1.0, options.expert_imbalance,
                    options.mtp_acceptance > 0};
+  result_.decode_dispatches.resize(static_cast<size_t>(options.decode_units));
   make_units();
   make_balancers();
 }
@@ -137,7 +138,13 @@ void BlockFleet::admit(const TraceRequest& r, uint64_t unique) {
   request.keys = std::make_shared<const KeyChain>(std::move(keys));
   ++result_.requests;
   result_.input_tokens += r.input_tokens;
-  events_.at(now_ + seconds_ns(options_.deadline_s), [this, id] { deadline(id); });
+  request.deadline_ns = now_ + seconds_ns(options_.deadline_s);
+  if (sabotages(BlockSabotage::kForgetRequest, id)) return;
+  if (sabotages(BlockSabotage::kAnswerLate, id)) {
+    events_.at(request.deadline_ns + seconds_ns(1), [this, id] { deadline(id); });
+    return;
+  }
+  events_.at(request.deadline_ns, [this, id] { deadline(id); });
   route(id);
 }
 
@@ -148,6 +155,7 @@ void BlockFleet::deadline(int id) {
   ++request.epoch;
   request.phase = Phase::kExpired;
   ++result_.expired;
+  check_answered(request, id);
 }
 
 void BlockFleet::route(int id) {
@@ -230,6 +238,7 @@ void BlockFleet::tokens_at_api(int id, uint32_t epoch, int32_t first, int32_t co
   if (request.sent_tokens >= request.output_tokens) {
     request.phase = Phase::kFinished;
     ++result_.finished;
+    check_answered(request, id);
   }
 }
 
@@ -281,6 +290,7 @@ void BlockFleet::end_fault(const Fault& fault) {
       break;
     case FaultKind::kLostRegistry: {
       registry_lost_ = false;
+      if (options_.sabotage == BlockSabotage::kStayUnknown) break;
       for (Unit& unit : units_) {
         if (unit.alive) set_accepting(unit, true);
       }
@@ -349,6 +359,24 @@ void BlockFleet::set_accepting(Unit& unit, bool accepting) {
     for (int r = 0; r < options_.prefill_ranks; ++r)
       router->index().clear_rank(router->global_rank({unit.idx, r}));
   }
+}
+
+void BlockFleet::check_answered(const Request& request, int id) {
+  if (now_ > request.deadline_ns) {
+    violation(fmt::format("answered_by_deadline: request {} {:.3f} s late", id,
+                          static_cast<double>(now_ - request.deadline_ns) / 1e9));
+  }
+  const bool in_good_time = request.deadline_ns > healed_ns_ + seconds_ns(options_.liveness_s);
+  if (request.phase == Phase::kExpired && options_.liveness_s > 0 && in_good_time)
+    violation(fmt::format("served_after_healing: request {} ran into its deadline", id));
+}
+
+void BlockFleet::sabotage_rank(BlockRank& rank, int id) {
+  if (rank_sabotaged_ ||
+      !(sabotages(BlockSabotage::kSecondWriter, id) || sabotages(BlockSabotage::kSkewBooks, id) ||
+        sabotages(BlockSabotage::kLeakBlock, id)))
+    return;
+  rank_sabotaged_ = rank.sabotage(options_.sabotage, id);
 }
 
 void BlockFleet::check_rank(const BlockRank& rank) {

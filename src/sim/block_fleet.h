@@ -32,6 +32,20 @@ struct Fault {
   double factor = 2;
 };
 
+// Deliberate errors, one for each rule, so that tests can show that the checkers find them.
+enum class BlockSabotage {
+  kNone,
+  kLoseToken,      // a decode step's tokens never reach the api
+  kRepeatToken,    // they reach it twice
+  kSecondWriter,   // a request writes into a block of another
+  kSkewBooks,      // a reference nobody holds
+  kLeakBlock,      // a block nobody gives back
+  kKeepSequence,   // a decode rank does not drop what has ended
+  kForgetRequest,  // neither served nor answered
+  kAnswerLate,     // a request nobody serves is answered after its deadline
+  kStayUnknown,    // the registry comes back and tells nobody
+};
+
 struct BlockFleetOptions {
   int prefill_units = 1, prefill_ranks = 32;
   int decode_units = 1, decode_ranks = 32;
@@ -54,6 +68,10 @@ struct BlockFleetOptions {
   double detect_s = 1;  // until a lost unit is known to be lost
   std::vector<Fault> faults;
   bool check_books_often = false;
+  // Liveness: once all faults have healed and so much time has passed, no request may run into its deadline.
+  // 0: not demanded, for loads that are too much for the fleet.
+  double liveness_s = 0;
+  BlockSabotage sabotage = BlockSabotage::kNone;
 };
 
 struct BlockFleetResult {
@@ -65,8 +83,9 @@ struct BlockFleetResult {
   double decode_kv_ratio = 1, decode_requests_ratio = 1;  // over steps with at least four requests per rank
   double tokens_per_s_per_user = 0;                       // token-weighted
   double ended_s = 0;
-  LogHistogram ttft_ms, gap_ms;         // gap: between tokens of a request, as seen by the api
-  std::vector<std::string> violations;  // of the safety and liveness rules; must be empty
+  std::vector<int64_t> decode_dispatches;  // per unit
+  LogHistogram ttft_ms, gap_ms;            // gap: between tokens of a request, as seen by the api
+  std::vector<std::string> violations;     // of the safety and liveness rules; must be empty
 
   double hit_share() const {
     return input_tokens > 0 ? static_cast<double>(cached_tokens) / static_cast<double>(input_tokens) : 0;
@@ -74,7 +93,8 @@ struct BlockFleetResult {
 };
 
 // Checked throughout, by name: tokens_in_order, tokens_once, no_block_with_two_writers, books_balance,
-// answered_by_deadline; and after the faults have healed: everything_ends, nothing_leaks.
+// answered_by_deadline; and after the faults have healed: served_after_healing, everything_ends,
+// nothing_leaks.
 BlockFleetResult run_block_fleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
                                  const BlockFleetOptions& options);
 

@@ -16,6 +16,7 @@ void BlockFleet::offer(int unit, int rank, int id, uint32_t epoch) {
   }
   sequence->peer_unit = placed->rank.unit;
   sequence->peer_rank = placed->rank.rank;
+  ++result_.decode_dispatches[static_cast<size_t>(placed->rank.unit)];
   request.decode_unit = placed->rank.unit;
   request.decode_rank = placed->rank.rank;
   if (decode_unit(placed->rank.unit).alive) decode_unit(placed->rank.unit).acks[0].accept(placed->dispatch);
@@ -155,7 +156,8 @@ void BlockFleet::apply_decode(int unit, int rank, BlockSequence& s, HandoverActi
   if (has(actions, HandoverAction::kSendAck)) send(false, HandoverMessage::kAck, offer);
   if (has(actions, HandoverAction::kSendCancel)) send(false, HandoverMessage::kCancel, offer);
   // A step may be running; it looks sequences up again when it ends.
-  if (s.decode_leg.ended()) owner.erase(offer.request, offer.epoch);
+  if (s.decode_leg.ended() && !sabotages(BlockSabotage::kKeepSequence, s.request))
+    owner.erase(offer.request, offer.epoch);
   wake(decode_unit(unit));
 }
 

@@ -63,6 +63,7 @@ struct Request {
   int64_t last_token_ns = 0;
   int prefill_unit = -1, prefill_rank = -1, decode_unit = -1, decode_rank = -1;
   int64_t prefill_since_ns = 0;
+  int64_t deadline_ns = 0;
   bool ended() const { return phase == Phase::kFinished || phase == Phase::kExpired; }
 };
 
@@ -175,6 +176,10 @@ class BlockFleet {
   // checks
 
   void check_rank(const BlockRank& rank);
+  void check_answered(const Request& request, int id);
+  // One request in eight is the victim.
+  bool sabotages(BlockSabotage kind, int id) const { return options_.sabotage == kind && id % 8 == 3; }
+  void sabotage_rank(BlockRank& rank, int id);
   void check_end();
   void finish_metrics();
 
@@ -197,6 +202,7 @@ class BlockFleet {
   double stale_s_ = 0;
   double crowd_ = 1;
   bool registry_lost_ = false;
+  bool rank_sabotaged_ = false;
   int64_t busy_forwards_ = 0, busy_steps_ = 0;
   double prefill_cost_ratio_sum_ = 0, prefill_tokens_ratio_sum_ = 0;
   double kv_ratio_sum_ = 0, requests_ratio_sum_ = 0;

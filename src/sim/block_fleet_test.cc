@@ -22,6 +22,7 @@ BlockFleetOptions small_fleet() {
   options.deadline_s = 60;
   options.lease_s = 1;
   options.check_books_often = true;
+  options.liveness_s = 30;
   return options;
 }
 
@@ -91,6 +92,48 @@ TEST(BlockFleet, AUnitLostAtThePeakCostsNobodyATokenTwice) {
   }
 }
 
+// Each fault alone, on top of a full load: nobody loses or waits for ever.
+TEST(BlockFleet, EachFaultAloneIsSurvived) {
+  for (const char* text :
+       {"unit-loss@00:00:01,for=3,unit=1", "unit-loss@00:00:01,for=3,unit=0,phase=prefill",
+        "slow-rank@00:00:01,for=3,rank=5,factor=8", "slow-rank@00:00:01,for=3,rank=5,factor=8,phase=prefill",
+        "stale-reports@00:00:01,for=3,factor=2", "flash-crowd@00:00:01,for=3,factor=2",
+        "lost-registry@00:00:01,for=3"}) {
+    BlockFleetOptions options = small_fleet();
+    options.faults.push_back(parse_fault(text).value());
+    const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, small_load(6), options);
+    expect_clean(result, text);
+    EXPECT_EQ(result.expired, 0) << text;
+  }
+}
+
+// A unit that comes back while the registry is away gets no work before the registry is back; the rest serve
+// on with the view they have.
+TEST(BlockFleet, WithoutTheRegistryAReturningUnitStaysUnknown) {
+  BlockFleetOptions options = small_fleet();
+  options.prefill_units = 1;
+  const auto run = [&](double registry_back_s) {
+    BlockFleetOptions faulty = options;
+    faulty.faults.push_back({FaultKind::kUnitLoss, 1, 2, true, 1, 0, 2});
+    faulty.faults.push_back({FaultKind::kLostRegistry, 0.5, registry_back_s - 0.5, true, 0, 0, 2});
+    return run_block_fleet(test_profile("h800"), {}, small_load(8, 40, 20), faulty);
+  };
+  const BlockFleetResult early = run(3), late = run(18);
+  expect_clean(early, "registry back with the unit");
+  expect_clean(late, "registry back much later");
+  EXPECT_EQ(early.expired + late.expired, 0);
+  const auto second = [](const BlockFleetResult& r) { return r.decode_dispatches[1]; };
+  EXPECT_GT(second(early), 200);
+  EXPECT_LT(second(late), second(early) / 2);
+  // Alone, a lost registry changes nothing: nobody came or went.
+  BlockFleetOptions alone = options;
+  alone.faults.push_back({FaultKind::kLostRegistry, 1, 10, true, 0, 0, 2});
+  const BlockFleetResult with = run_block_fleet(test_profile("h800"), {}, small_load(8), alone);
+  const BlockFleetResult without = run_block_fleet(test_profile("h800"), {}, small_load(8), options);
+  EXPECT_EQ(with.ended_s, without.ended_s);
+  EXPECT_EQ(with.output_tokens, without.output_tokens);
+}
+
 TEST(BlockFleet, TightMemoryRetractsAndStillEnds) {
   BlockFleetOptions options = small_fleet();
   options.decode_blocks_per_rank = 140;
@@ -106,6 +149,7 @@ TEST(BlockFleet, SafetyAndLivenessUnderRandomFaults) {
   for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
     const BlockFleetResult result = run_block_fleet(hw, {}, small_load(seed, 25, 4), faulty(seed));
     expect_clean(result, fmt::format("seed {}", seed));
+    EXPECT_EQ(result.expired, 0) << "seed " << seed;  // every fault heals long before any deadline
     replays += result.replays;
     requests += result.requests;
     stale += result.stale_tokens;
@@ -115,6 +159,37 @@ TEST(BlockFleet, SafetyAndLivenessUnderRandomFaults) {
               static_cast<unsigned long long>(num_seeds), static_cast<long long>(requests),
               static_cast<long long>(replays), static_cast<long long>(stale));
   EXPECT_GT(replays, 0);
+}
+
+// The checkers find what they are there to find: each deliberate error is reported under its rule's name.
+TEST(BlockFleet, TheCheckersCanFail) {
+  constexpr std::pair<BlockSabotage, const char*> kErrors[] = {
+      {BlockSabotage::kLoseToken, "tokens_in_order"},
+      {BlockSabotage::kRepeatToken, "tokens_once"},
+      {BlockSabotage::kSecondWriter, "no_block_with_two_writers"},
+      {BlockSabotage::kSkewBooks, "books_balance"},
+      {BlockSabotage::kLeakBlock, "nothing_leaks"},
+      {BlockSabotage::kKeepSequence, "everything_ends"},
+      {BlockSabotage::kForgetRequest, "answered_by_deadline"},
+      {BlockSabotage::kAnswerLate, "answered_by_deadline"},
+      {BlockSabotage::kStayUnknown, "served_after_healing"},
+  };
+  for (const auto& [sabotage, rule] : kErrors) {
+    BlockFleetOptions options = small_fleet();
+    if (sabotage == BlockSabotage::kStayUnknown) {  // a lone unit, so that not being known matters
+      options.prefill_units = options.decode_units = 1;
+      options.faults.push_back({FaultKind::kUnitLoss, 1, 2, true, 0, 0, 2});
+      options.faults.push_back({FaultKind::kLostRegistry, 0.5, 3, true, 0, 0, 2});
+    }
+    expect_clean(run_block_fleet(test_profile("h800"), {}, small_load(2), options), rule);
+    options.sabotage = sabotage;
+    const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, small_load(2), options);
+    const bool found =
+        std::any_of(result.violations.begin(), result.violations.end(),
+                    [&](const std::string& text) { return text.find(rule) != std::string::npos; });
+    EXPECT_TRUE(found) << rule << ": " << result.violations.size() << " violations, first: "
+                       << (result.violations.empty() ? "none" : result.violations.front());
+  }
 }
 
 // Case B11: load data a second old. Case C3: a burst of long prompts with one-token answers.

@@ -157,11 +157,17 @@ void BlockFleet::end_decode_step(Unit& unit, const std::vector<Stepping>& steppi
     while (got < std::min(want, s->left_tokens) && rank.grow(*s)) ++got;
     if (got == 0) continue;  // the plan promises one token; a second is luck
     s->left_tokens -= got;
+    sabotage_rank(rank, at.request);
     tokens_ += got;
     tokens_x_speed_ += got * (got / (us / 1e6));
-    events_.at(now_ + kToApiNs, [this, at, first, got, u = unit.idx] {
-      tokens_at_api(at.request, at.epoch, first, got, u, at.rank, true);
-    });
+    const int times = sabotages(BlockSabotage::kLoseToken, at.request) && s->left_tokens > 0 ? 0
+                      : sabotages(BlockSabotage::kRepeatToken, at.request)                   ? 2
+                                                                                             : 1;
+    for (int i = 0; i < times; ++i) {
+      events_.at(now_ + kToApiNs, [this, at, first, got, u = unit.idx] {
+        tokens_at_api(at.request, at.epoch, first, got, u, at.rank, true);
+      });
+    }
     if (s->left_tokens == 0)
       decode_event(unit.idx, at.rank, at.request, at.epoch, HandoverEvent::kDecodeEnded);
   }

@@ -207,4 +207,17 @@ int64_t BlockRank::kv_tokens() const {
   return tokens;
 }
 
+bool BlockRank::sabotage(BlockSabotage kind, int request) {
+  for (const auto& other : sequences_) {
+    if (other->request == request || other->blocks.empty()) continue;
+    const BlockId block = other->blocks.back();
+    std::vector<BlockId> nobodys;
+    if (kind == BlockSabotage::kSecondWriter) set_writer(block, request);
+    if (kind == BlockSabotage::kSkewBooks) cache_.share(std::span(&block, 1), kCacheAccount);
+    if (kind == BlockSabotage::kLeakBlock && !cache_.reserve(1, kAccount, nobodys)) continue;
+    return true;
+  }
+  return false;
+}
+
 }  // namespace fathom::sim

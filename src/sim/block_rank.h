@@ -12,6 +12,7 @@
 #include "engine/handover.h"
 #include "engine/plan.h"
 #include "kv/cache.h"
+#include "sim/block_fleet.h"
 
 namespace fathom::sim {
 
@@ -74,6 +75,8 @@ class BlockRank {
   Status check() const { return cache_.check(); }
   // Empty, or what is wrong: a block with two writers.
   const std::string& violation() const { return violation_; }
+  // Does the deliberate error; false when there is nothing to do it to yet.
+  bool sabotage(BlockSabotage kind, int request);
 
  private:
   static constexpr KvAccount kAccount{1};

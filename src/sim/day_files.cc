@@ -40,6 +40,10 @@ Result<DaySchedule> parse_schedule(const std::string& file, std::string_view tex
     ASSIGN_OR_RETURN(const int64_t prefill, csv_integer(file, row, 3, "prefill_units", 1, 10'000));
     change.nodes = static_cast<int>(nodes);
     change.units = {static_cast<int>(decode), static_cast<int>(prefill)};
+    if (nodes != decode * kDecodeUnitNodes + prefill * kPrefillUnitNodes) {
+      return invalid_argument("{}:{}: nodes: {} do not divide into {} units of {} and {} of {}", file,
+                              row.line, nodes, decode, kDecodeUnitNodes, prefill, kPrefillUnitNodes);
+    }
     changes.push_back(change);
   }
   if (changes.empty()) return invalid_argument("{}:1: from: no rows", file);
@@ -47,6 +51,15 @@ Result<DaySchedule> parse_schedule(const std::string& file, std::string_view tex
 }
 
 }  // namespace
+
+UnitCounts units_max(const DaySchedule& schedule) {
+  UnitCounts most{1, 1};
+  for (const DaySchedule::Change& change : schedule.changes()) {
+    most.decode = std::max(most.decode, change.units.decode);
+    most.prefill = std::max(most.prefill, change.units.prefill);
+  }
+  return most;
+}
 
 DayLoad::DayLoad(const std::array<double, 24>& hourly) : hours_(hourly) {
   double sum = 0;

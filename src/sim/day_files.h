@@ -13,6 +13,9 @@ namespace fathom::sim {
 
 inline constexpr int kDaySeconds = 86400;
 
+// The published units: 144 ranks decode, 32 prefill, eight to a node.
+inline constexpr int kDecodeUnitNodes = 18, kPrefillUnitNodes = 4;
+
 struct UnitCounts {
   int decode = 0;
   int prefill = 0;
@@ -52,6 +55,9 @@ class DaySchedule {
  private:
   std::vector<Change> changes_;
 };
+
+// The most units of each kind that run at any time.
+UnitCounts units_max(const DaySchedule& schedule);
 
 struct DayFiles {
   DayLoad load;

@@ -137,7 +137,10 @@ class DayFigures {
         Origin::kPrediction, {}, "output tokens of requests within both objectives");
     add("goodput_share",
         ratio(static_cast<double>(t_.good_output_tokens), static_cast<double>(t_.finished_output_tokens)));
-    add("refused_requests", 0, Origin::kPrediction, {}, "admission queues, it refuses nobody");
+    add("refused_requests", static_cast<double>(t_.refused_requests) / o.fraction, Origin::kPrediction, {},
+        fmt::format("a prefill rank's queue held {} prompts", o.queued_prompts_max));
+    add("lost_requests", static_cast<double>(result_.lost_requests), Origin::kPrediction, {},
+        "arrived, not refused, not finished and nowhere in the fleet; must be 0");
     add("decode_admission_waits", static_cast<double>(t_.admission_waits) / o.fraction);
     add("decode_admission_wait_s_mean", ratio(t_.admission_wait_s, static_cast<double>(t_.admission_waits)));
     add("replays", static_cast<double>(t_.replays), Origin::kPrediction, {},
@@ -265,9 +268,11 @@ void add_charts(const DayFiles& day, const DayRun& run, const HardwareProfile& h
   chart("Time to first token", "s",
         {cell_series(m, "p50", [](const FleetCell& c) { return c.ttft_ms.percentile(0.5) / 1e3; }),
          cell_series(m, "p90", [](const FleetCell& c) { return c.ttft_ms.percentile(0.9) / 1e3; }),
-         cell_series(m, "p99", [](const FleetCell& c) { return c.ttft_ms.percentile(0.99) / 1e3; }),
-         cell_series(m, "queue wait p50",
-                     [](const FleetCell& c) { return c.queue_ms.percentile(0.5) / 1e3; })});
+         cell_series(m, "p99", [](const FleetCell& c) { return c.ttft_ms.percentile(0.99) / 1e3; })});
+  chart("Queue wait", "s",
+        {cell_series(m, "p50", [](const FleetCell& c) { return c.queue_ms.percentile(0.5) / 1e3; }),
+         cell_series(m, "p90", [](const FleetCell& c) { return c.queue_ms.percentile(0.9) / 1e3; }),
+         cell_series(m, "p99", [](const FleetCell& c) { return c.queue_ms.percentile(0.99) / 1e3; })});
   chart("Balance over decode ranks", "largest / mean",
         {cell_series(m, fmt::format("KV, {}", decode_policy_name(run.options.decode_policy)),
                      [](const FleetCell& c) {
@@ -287,11 +292,30 @@ void add_charts(const DayFiles& day, const DayRun& run, const HardwareProfile& h
         })});
   chart("Exposed communication", "share of a decode layer",
         {cell_series(m, "exposed", [](const FleetCell& c) { return ratio(c.exposed_us, c.layer_us); })});
-  chart("Objectives", "share of output tokens in requests within both",
-        {cell_series(m, "goodput", [](const FleetCell& c) {
-          return ratio(static_cast<double>(c.good_output_tokens),
-                       static_cast<double>(c.finished_output_tokens));
-        })});
+  chart("Refused, and waiting for KV room", "requests/s",
+        {cell_series(m, "refused",
+                     [&](const FleetCell& c) { return per_s(static_cast<double>(c.refused_requests), c); }),
+         cell_series(m, "found no rank with room",
+                     [&](const FleetCell& c) { return per_s(static_cast<double>(c.admission_waits), c); })});
+  const auto ttft_ms = static_cast<uint64_t>(run.options.slo_ttft_s * 1e3);
+  const auto speed_milli = static_cast<uint64_t>(run.options.slo_tokens_per_s_per_user * 1e3);
+  chart(fmt::format("Objectives: first token within {} s, {} tokens/s", run.options.slo_ttft_s,
+                    run.options.slo_tokens_per_s_per_user),
+        "share",
+        {cell_series(m, "first token in time",
+                     [&](const FleetCell& c) { return c.ttft_ms.share_at_most(ttft_ms); }),
+         cell_series(m, "fast enough",
+                     [&](const FleetCell& c) { return 1 - c.speed_milli.share_at_most(speed_milli); }),
+         cell_series(m, "output tokens in requests within both", [](const FleetCell& c) {
+           return ratio(static_cast<double>(c.good_output_tokens),
+                        static_cast<double>(c.finished_output_tokens));
+         })});
+  chart("Goodput", "output tokens/s in requests within both objectives",
+        {cell_series(m, "goodput",
+                     [&](const FleetCell& c) { return per_s(static_cast<double>(c.good_output_tokens), c); }),
+         cell_series(m, "all", [&](const FleetCell& c) {
+           return per_s(static_cast<double>(c.finished_output_tokens), c);
+         })});
 }
 
 void add_csv(const DayFiles& day, const FleetResult& result, Report& report) {
@@ -393,28 +417,6 @@ Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayF
     report.tables.push_back(std::move(log));
   }
   return report;
-}
-
-void add_seed_spread(Report& report, const std::vector<Report>& runs) {
-  Table table{fmt::format("Spread over {} seeds", runs.size()), "", {"figure", "mean", "least", "most"}, {}};
-  for (const char* name :
-       {"decode_tokens_per_s_per_user", "kv_tokens_per_output_token", "kv_max_over_mean",
-        "requests_max_over_mean", "ttft_s_p50", "ttft_s_p99", "goodput_share", "node_hours"}) {
-    double sum = 0, least = 1e300, most = -1e300;
-    for (const Report& run : runs) {
-      const Figure* figure = run.find(name);
-      CHECK(figure != nullptr);
-      sum += figure->value;
-      least = std::min(least, figure->value);
-      most = std::max(most, figure->value);
-    }
-    const double mean = sum / static_cast<double>(runs.size());
-    table.rows.push_back({name, pretty_number(mean), pretty_number(least), pretty_number(most)});
-    report.figures.push_back({fmt::format("{}_seed_mean", name), mean, Origin::kPrediction, {}, ""});
-    report.figures.push_back(
-        {fmt::format("{}_seed_spread", name), most - least, Origin::kPrediction, {}, "most - least"});
-  }
-  report.tables.push_back(std::move(table));
 }
 
 }  // namespace fathom::sim

@@ -22,6 +22,13 @@ Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayF
                   const FleetResult& result, const TokenPrices& prices = {});
 
 // Adds mean, least and most of the main figures over several seeds.
+// Another decode policy on the same load.
+struct PolicyDay {
+  std::string policy;
+  FleetMetrics metrics;
+};
+void add_policy_comparison(Report& report, const std::vector<PolicyDay>& days);
+
 void add_seed_spread(Report& report, const std::vector<Report>& runs);
 
 // The five stages of one decode layer of both micro-batches at a given load.

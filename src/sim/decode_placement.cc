@@ -37,6 +37,10 @@ std::optional<RankRef> DecodePlacement::place(int64_t now_ns, int64_t kv_milli) 
 void DecodePlacement::report(int unit_idx, int64_t now_ns, const std::vector<int32_t>& requests,
                              const std::vector<int32_t>& kv_milli) {
   Unit& unit = units_[unit_idx];
+  const int64_t due_ns = now_ns + options_.report_delay_ns;
+  while (unit.count > 0 &&
+         unit.in_flight[(unit.first + unit.count - 1) % unit.in_flight.size()].due_ns > due_ns)
+    --unit.count;
   if (unit.count == unit.in_flight.size()) {
     std::rotate(unit.in_flight.begin(), unit.in_flight.begin() + static_cast<ptrdiff_t>(unit.first),
                 unit.in_flight.end());
@@ -44,7 +48,7 @@ void DecodePlacement::report(int unit_idx, int64_t now_ns, const std::vector<int
     unit.in_flight.resize(unit.in_flight.size() * 2);
   }
   Report& report = unit.in_flight[(unit.first + unit.count++) % unit.in_flight.size()];
-  report.due_ns = now_ns + options_.report_delay_ns;
+  report.due_ns = due_ns;
   // Nothing is lost between balancer and unit here: every dispatch so far is in the loads.
   report.header = {unit_idx, unit.epoch, ++unit.sequence, unit.last_dispatch, 0, {}};
   report.loads.resize(num_ranks_);

@@ -33,6 +33,8 @@ class DecodePlacement {
               const std::vector<int32_t>& kv_milli);
   // The unit is empty and restarts (unit loss).
   void forget(int unit);
+  // Reports sent from now on take so long. One that overtakes older ones makes them obsolete.
+  void set_report_delay(int64_t delay_ns) { options_.report_delay_ns = delay_ns; }
   // Makes every report that has arrived by now known.
   void deliver(int64_t now_ns);
 
@@ -51,7 +53,7 @@ class DecodePlacement {
   };
 
   const int num_ranks_;
-  const PlacementOptions options_;
+  PlacementOptions options_;
   DecodeBalancer balancer_;
   std::vector<Unit> units_;
   int64_t next_delivery_ns_ = INT64_MAX;

@@ -12,6 +12,7 @@ void FleetCell::merge(const FleetCell& o) {
   finished_requests += o.finished_requests;
   finished_output_tokens += o.finished_output_tokens;
   arrived_requests += o.arrived_requests;
+  refused_requests += o.refused_requests;
   arrived_computed_tokens += o.arrived_computed_tokens;
   good_requests += o.good_requests;
   good_output_tokens += o.good_output_tokens;

@@ -20,6 +20,7 @@ struct FleetCell {
   int64_t requests = 0, input_tokens = 0, cached_tokens = 0;
   int64_t finished_requests = 0, finished_output_tokens = 0;
   int64_t arrived_requests = 0, arrived_computed_tokens = 0;
+  int64_t refused_requests = 0;
   int64_t good_requests = 0, good_output_tokens = 0;  // within both service-level objectives
   // Decode steps. Token sums are of generated tokens (count x 1.85 a step).
   int64_t steps = 0, rank_steps = 0;

@@ -16,8 +16,8 @@
 namespace fathom::sim {
 
 struct FleetShape {
-  int decode_ranks = 144, decode_nodes = 18, decode_slots = 288;
-  int prefill_ranks = 32, prefill_nodes = 4, prefill_slots = 288;
+  int decode_ranks = 144, decode_nodes = kDecodeUnitNodes, decode_slots = 288;
+  int prefill_ranks = 32, prefill_nodes = kPrefillUnitNodes, prefill_slots = 288;
 };
 
 // What fleet to run next, asked every scale_interval_s of simulated time.
@@ -34,6 +34,13 @@ struct ScaleOutput {
   UnitCounts held;  // serving and starting: what is paid for
 };
 using ScaleFunction = std::function<ScaleOutput(const ScaleInput&)>;
+
+// Deliberate errors, so that tests can show that the checks of a day find them.
+enum class DaySabotage {
+  kNone,
+  kLoseRequests,  // what a lost decode unit held is not replayed
+  kIgnoreRoom,    // ranks fill beyond their memory: no admission, no retraction
+};
 
 struct FleetOptions {
   DecodePolicy decode_policy = DecodePolicy::kKvCapped;
@@ -52,7 +59,9 @@ struct FleetOptions {
       false;               // steps as if KV and requests were spread evenly: the balancers' bound
   double slo_ttft_s = 10;  // objectives, for attainment and goodput
   double slo_tokens_per_s_per_user = 15;
-  std::vector<Fault> faults;  // unit losses and flash crowds; times in seconds of the day
+  int32_t queued_prompts_max = 256;  // per prefill rank, as the servers' --max-queued; more are refused
+  std::vector<Fault> faults;         // times in seconds of the day
+  DaySabotage sabotage = DaySabotage::kNone;
   FleetShape shape;
   ScaleFunction scale;         // empty: the day's schedule
   UnitCounts scale_units_max;  // with `scale`: what it may ask for
@@ -62,13 +71,20 @@ struct FleetOptions {
 struct FleetResult {
   FleetMetrics metrics;
   double kv_room_tokens = 0;
-  int64_t unfinished_requests = 0;         // still in the system at the end
-  int64_t kv_over_room_steps = 0;          // must stay 0
+  int64_t unfinished_requests = 0;  // still in the system at the end
+  // Must stay 0: steps with a rank over its room, and requests that arrived, were not refused, have not
+  // finished and run nowhere.
+  int64_t kv_over_room_steps = 0;
+  int64_t lost_requests = 0;
   std::vector<DaySchedule::Change> units;  // what ran when, in day seconds
 };
 
 // Called now and then with the share done; may be empty.
 using Progress = std::function<void(double done)>;
+
+// Says which fault names a unit or rank that the day has not, as "--fault: ...".
+Status validate_faults(const std::vector<Fault>& faults, const UnitCounts& units_max,
+                       const FleetShape& shape);
 
 FleetResult run_day(const HardwareProfile& hw, const ModelShape& model, const DayFiles& day,
                     const FleetOptions& options, const Progress& progress);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/day_report.h"
+#include "sim/fleet_file.h"
 #include "sim/test_profile.h"
 
 namespace fathom::sim {
@@ -139,25 +140,110 @@ TEST(Day, StaleReportsCostLittleBecauseDispatchesCountAtOnce) {
   EXPECT_GT(speed(run_steady(options)), fresh * 0.97);
 }
 
-TEST(Day, ALostUnitIsReplayedAndAFlashCrowdIsServed) {
+DayFiles two_unit_day() { return {steady_day().load, DaySchedule({{0, 36 + 32, {2, 8}}}), 0, 0}; }
+
+FleetOptions faulty_options(std::initializer_list<const char*> faults) {
   FleetOptions options = steady_options();
-  options.requests_per_day /= 2;
-  const DayFiles two_units{steady_day().load, DaySchedule({{0, 36 + 16, {2, 4}}}), 0, 0};
-  Fault loss;
-  loss.at_s = 8 * 3600;
-  loss.for_s = 100;
-  loss.unit = 1;
-  Fault crowd;
-  crowd.kind = FaultKind::kFlashCrowd;
-  crowd.at_s = 16 * 3600;
-  crowd.for_s = 60;
-  options.faults = {loss, crowd};
-  const FleetResult result = run_day(test_profile("h800-day"), ModelShape{}, two_units, options, {});
-  const FleetCell total = result.metrics.total();
-  EXPECT_GT(total.replays, 1000);
-  // Nobody is lost: what arrived has finished or still runs.
-  EXPECT_EQ(total.finished_requests + result.unfinished_requests, total.arrived_requests);
-  EXPECT_GT(result.metrics.hour(16).arrived_requests, result.metrics.hour(15).arrived_requests * 3 / 2);
+  for (const char* text : faults) options.faults.push_back(parse_fault(text).value());
+  return options;
+}
+
+// As busy as the published peak.
+FleetOptions busy_options(std::initializer_list<const char*> faults) {
+  FleetOptions options = faulty_options(faults);
+  options.requests_per_day *= 2;
+  return options;
+}
+
+FleetResult run_two_units(const FleetOptions& options) {
+  return run_day(test_profile("h800-day"), ModelShape{}, two_unit_day(), options, {});
+}
+
+TEST(DayFaults, ALostUnitIsReplayedAndAFlashCrowdIsServed) {
+  for (const char* phase : {"decode", "prefill"}) {
+    FleetOptions options = faulty_options(
+        {fmt::format("unit-loss@08:00,for=100,unit=1,phase={}", phase).c_str(), "flash-crowd@16:00"});
+    options.requests_per_day /= 2;
+    const FleetResult result = run_two_units(options);
+    const FleetCell total = result.metrics.total();
+    EXPECT_GT(total.replays, 10) << phase;
+    EXPECT_EQ(result.lost_requests, 0) << phase;
+    EXPECT_EQ(result.kv_over_room_steps, 0) << phase;
+    EXPECT_GT(result.metrics.hour(16).arrived_requests, result.metrics.hour(15).arrived_requests * 3 / 2);
+  }
+}
+
+TEST(DayFaults, ASlowRankSlowsItsUnitAndNobodyIsLost) {
+  const FleetResult plain = run_two_units(busy_options({}));
+  const auto speed_at = [](const FleetResult& r, int hour) { return speed(r.metrics.hour(hour)); };
+  const FleetResult slow = run_two_units(busy_options({"slow-rank@08:00,for=72,unit=1,rank=5,factor=2"}));
+  EXPECT_LT(speed_at(slow, 8), 0.95 * speed_at(plain, 8));
+  EXPECT_EQ(slow.lost_requests, 0);
+  const FleetResult prefill =
+      run_two_units(busy_options({"slow-rank@08:00,for=72,unit=1,rank=5,factor=3,phase=prefill"}));
+  EXPECT_GT(prefill.metrics.hour(8).ttft_ms.percentile(0.99),
+            plain.metrics.hour(8).ttft_ms.percentile(0.99) * 5 / 4);
+  EXPECT_EQ(prefill.lost_requests, 0);
+}
+
+TEST(DayFaults, StaleReportsWorsenBalanceWhileTheyLast) {
+  FleetOptions options = busy_options({});
+  options.decode_policy = DecodePolicy::kFathom;
+  const FleetResult plain = run_two_units(options);
+  options.faults.push_back(parse_fault("stale-reports@08:00,for=72,factor=30").value());
+  const FleetResult stale = run_two_units(options);
+  EXPECT_GT(kv_ratio(stale.metrics.hour(8)), kv_ratio(plain.metrics.hour(8)) + 0.002);
+  EXPECT_NEAR(kv_ratio(stale.metrics.hour(12)), kv_ratio(plain.metrics.hour(12)), 0.01);
+  EXPECT_EQ(stale.lost_requests, 0);
+}
+
+// A unit comes back while the registry is away: it stays empty until the registry tells of it.
+TEST(DayFaults, WithoutTheRegistryAReturningUnitStaysUnknown) {
+  const auto tokens_after_return = [](std::initializer_list<const char*> faults) {
+    FleetOptions options = faulty_options(faults);
+    options.requests_per_day /= 2;
+    const FleetResult result = run_two_units(options);
+    EXPECT_EQ(result.lost_requests, 0);
+    return speed(result.metrics.hour(10));
+  };
+  // With both units serving users read faster than with one.
+  const double known = tokens_after_return({"unit-loss@08:00,for=72,unit=1"});
+  const double unknown =
+      tokens_after_return({"unit-loss@08:00,for=72,unit=1", "lost-registry@07:00,for=360"});
+  EXPECT_GT(known, unknown * 1.1);
+}
+
+TEST(DayFaults, AFullQueueRefusesAndCounts) {
+  FleetOptions options = faulty_options({"flash-crowd@08:00,factor=6,for=72"});
+  options.queued_prompts_max = 8;
+  const FleetResult result = run_two_units(options);
+  EXPECT_GT(result.metrics.total().refused_requests, 100);
+  EXPECT_EQ(result.lost_requests, 0);
+  EXPECT_EQ(run_two_units(steady_options()).metrics.total().refused_requests, 0);
+}
+
+// The day's checks find a deliberate error.
+TEST(DayFaults, TheChecksCanFail) {
+  FleetOptions losing = faulty_options({"unit-loss@08:00,for=100,unit=1"});
+  EXPECT_EQ(run_two_units(losing).lost_requests, 0);
+  losing.sabotage = DaySabotage::kLoseRequests;
+  EXPECT_GT(run_two_units(losing).lost_requests, 100);
+
+  FleetOptions crowded = faulty_options({"flash-crowd@08:00,factor=3,for=144"});
+  crowded.kv_limit = true;
+  EXPECT_EQ(run_two_units(crowded).kv_over_room_steps, 0);
+  crowded.sabotage = DaySabotage::kIgnoreRoom;
+  EXPECT_GT(run_two_units(crowded).kv_over_room_steps, 0);
+}
+
+TEST(DayFaults, NamesAUnitThatIsNotThere) {
+  const UnitCounts most{9, 29};
+  const auto error = [&](const char* text) {
+    return validate_faults({parse_fault(text).value()}, most, {}).message();
+  };
+  EXPECT_EQ(error("unit-loss@22:00,unit=9"), "--fault: unit: 9 of 9 decode units");
+  EXPECT_EQ(error("slow-rank@22:00,rank=32,phase=prefill"), "--fault: rank: 32 of 32 prefill ranks");
+  EXPECT_EQ(error("slow-rank@22:00,rank=143,unit=8"), "");
 }
 
 TEST(DayFiles, ScheduleIntegralsAreExact) {
@@ -194,6 +280,8 @@ TEST(DayFiles, BadInputNamesFileLineAndField) {
   EXPECT_EQ(error("12,1,1\n13,1,1\n", schedule), "l.csv:3: hour_utc8: 2 of 24 hours");
   EXPECT_EQ(error(load, "12:00,278,9\n"), "s.csv:1: prefill_units: missing");
   EXPECT_EQ(error(load, "12:60,278,9,29\n"), "s.csv:1: from: \"12:60\" is not a time HH:MM");
+  EXPECT_EQ(error(load, "12:00,278,9,28\n"),
+            "s.csv:1: nodes: 278 do not divide into 9 units of 18 and 28 of 4");
   EXPECT_EQ(error(load, "12:00,278,9,29\n11:00,1,0,1\n"), "s.csv:2: decode_units: 0 is outside 1..10000");
 }
 

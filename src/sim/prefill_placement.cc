@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace fathom::sim {
 namespace {
 
@@ -28,11 +26,11 @@ PrefillDispatch::PrefillDispatch(int num_units, int num_ranks, const PrefillPlac
   }
 }
 
-RankRef PrefillDispatch::place(int64_t now_ns, int64_t prompt_tokens, int64_t cached_tokens) {
+std::optional<RankRef> PrefillDispatch::place(int64_t now_ns, int64_t prompt_tokens, int64_t cached_tokens) {
   if (!in_flight_.empty() && in_flight_.front().due_ns <= now_ns) deliver(now_ns);
   if (now_ns >= next_residuals_ns_) refresh_residuals(now_ns);
   const auto placed = balancer_.place({prompt_tokens, cached_tokens, {}});
-  CHECK(placed.has_value());
+  if (!placed) return std::nullopt;
   const RankRef rank = placed->choice.rank;
   units_[rank.unit].last_dispatch = placed->dispatch;
   return rank;
@@ -43,7 +41,10 @@ void PrefillDispatch::report(int unit_idx, int64_t now_ns, const std::vector<Ran
   Unit& unit = units_[unit_idx];
   // Nothing is lost between balancer and unit here: every dispatch so far is in the loads.
   const LoadReport header{unit_idx, unit.epoch, ++unit.sequence, unit.last_dispatch, 0, {}};
-  in_flight_.push_back({now_ns + options_.report_delay_ns, header, loads, forward_end_ns});
+  const int64_t due_ns = now_ns + options_.report_delay_ns;
+  auto at = in_flight_.end();
+  while (at != in_flight_.begin() && (at - 1)->due_ns > due_ns) --at;
+  in_flight_.insert(at, {due_ns, header, loads, forward_end_ns});
 }
 
 void PrefillDispatch::refresh_residuals(int64_t now_ns) {

@@ -25,11 +25,15 @@ class PrefillDispatch {
   PrefillDispatch(int num_units, int num_ranks, const PrefillPlacementOptions& options);
 
   void set_open(int unit, bool open) { balancer_.set_accepting(unit, open); }
-  // The rank for a prompt, charged at once. Some unit is always open.
-  RankRef place(int64_t now_ns, int64_t prompt_tokens, int64_t cached_tokens);
+  // The rank for a prompt, charged at once; nullopt when no unit is open.
+  std::optional<RankRef> place(int64_t now_ns, int64_t prompt_tokens, int64_t cached_tokens);
   // forward_end_ns: when the forward that now runs ends; now_ns when none does.
   void report(int unit, int64_t now_ns, const std::vector<RankLoad>& loads, int64_t forward_end_ns);
   void forget(int unit);
+  // The prompt placed last was refused there.
+  void withdraw(int unit) { balancer_.cancel(unit, units_[unit].last_dispatch); }
+  // Reports sent from now on take so long.
+  void set_report_delay(int64_t delay_ns) { options_.report_delay_ns = delay_ns; }
 
  private:
   struct Report {
@@ -47,10 +51,10 @@ class PrefillDispatch {
   void deliver(int64_t now_ns);
   void refresh_residuals(int64_t now_ns);
 
-  const PrefillPlacementOptions options_;
+  PrefillPlacementOptions options_;
   PrefillBalancer balancer_;
   std::vector<Unit> units_;
-  std::deque<Report> in_flight_;  // one delay for all, so they arrive in order
+  std::deque<Report> in_flight_;  // by due time
   int64_t next_residuals_ns_ = 0;
 };
 

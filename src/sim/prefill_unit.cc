@@ -7,7 +7,7 @@
 namespace fathom::sim {
 
 PrefillUnit::PrefillUnit(int num_ranks, const PrefillCost& cost, const PrefillBudget& budget)
-    : cost_(cost), budget_(budget), queues_(num_ranks), loads_(num_ranks) {
+    : cost_(cost), budget_(budget), queues_(num_ranks), loads_(num_ranks), slowness_(num_ranks, 1.0) {
   CHECK(num_ranks > 0);
 }
 
@@ -79,8 +79,9 @@ ForwardLoad PrefillUnit::begin_forward() {
   load.saturated = queued_ns >= enough_ns && work_for_one_forward() >= enough_ns;
   for (int r = 0; r < num_ranks; ++r) {
     const RankLoad used = cut_rank(r);
-    load.cost_ns_max = std::max(load.cost_ns_max, used.cost);
-    load.cost_ns_sum += used.cost;
+    const auto cost_ns = static_cast<int64_t>(static_cast<double>(used.cost) * slowness_[r]);
+    load.cost_ns_max = std::max(load.cost_ns_max, cost_ns);
+    load.cost_ns_sum += cost_ns;
     load.tokens_max = std::max(load.tokens_max, used.tokens);
     load.tokens_sum += used.tokens;
     load.num_prompts += used.requests;

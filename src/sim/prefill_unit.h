@@ -17,11 +17,12 @@ struct PrefillJob {
   int32_t output_tokens = 0;
   int32_t cached_tokens = 0;
   bool started = false;
-  bool replay = false;  // of a request whose decode unit was lost
+  bool accepted = false;  // once in a queue, a request is not refused any more
+  bool replay = false;    // of a request whose decode unit was lost
 };
 
 struct ForwardLoad {
-  int64_t cost_ns_max = 0, cost_ns_sum = 0;  // per layer
+  int64_t cost_ns_max = 0, cost_ns_sum = 0;  // per layer; a slow rank counts for more
   int64_t tokens_sum = 0, tokens_max = 0;
   int64_t num_prompts = 0;
   bool saturated = false;  // there was a fifth more work than one forward can take
@@ -34,6 +35,8 @@ class PrefillUnit {
   void add(int rank, const PrefillJob& job);
   // Cuts the next forward; the unit must not be in one.
   ForwardLoad begin_forward();
+  // This rank takes so many times as long.
+  void set_slowness(int rank, double factor) { slowness_[rank] = factor; }
   // Appends the prompts whose last token was computed in this forward.
   void end_forward(std::vector<PrefillJob>& finished);
   bool empty() const { return waiting_ == 0; }
@@ -60,6 +63,7 @@ class PrefillUnit {
   const PrefillBudget budget_;
   std::vector<Queue> queues_;
   std::vector<RankLoad> loads_;
+  std::vector<double> slowness_;
   int64_t waiting_ = 0;  // prompts with tokens still to compute after the running forward
   std::vector<PrefillJob> running_;
   // Scratch.

@@ -146,7 +146,7 @@ TEST(PrefillUnit, SaturatedForwardsAreEven) {
   Rng rng(5);
   for (int i = 0; i < 2000; ++i) {
     const RequestShape r = lengths.sample(rng);
-    unit.add(placement.place(0, r.input_tokens, r.cached_tokens).rank,
+    unit.add(placement.place(0, r.input_tokens, r.cached_tokens)->rank,
              {0, r.input_tokens, r.cached_tokens, 1, r.cached_tokens});
   }
   const ForwardLoad load = unit.begin_forward();

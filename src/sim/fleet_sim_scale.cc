@@ -1,0 +1,245 @@
+// The day's faults, the units that serve, and whose nodes they are.
+#include <cmath>
+
+#include "sim/fleet_sim_impl.h"
+
+namespace fathom::sim {
+namespace {
+
+// Before, short answers are over-represented among the finished.
+constexpr int64_t kMeanOutputRequests = 1'000'000;
+
+}  // namespace
+
+void FleetSim::schedule_faults() {
+  for (const Fault& fault : options_.faults) {
+    const double hour = std::floor(fault.at_s / 3600);
+    const int64_t at = static_cast<int64_t>(hour) * clock_.window_ns() +
+                       static_cast<int64_t>((fault.at_s - hour * 3600) * kNsPerSecond);
+    faults_.push_back({at, fault, true});
+    faults_.push_back({at + static_cast<int64_t>(fault.for_s * kNsPerSecond), fault, false});
+  }
+  std::stable_sort(faults_.begin(), faults_.end(), [](const Due& a, const Due& b) { return a.at < b.at; });
+}
+
+void FleetSim::next_fault(int64_t now) {
+  const Due due = faults_[fault_idx_++];
+  apply_fault(due.fault, due.begins, now);
+  refresh_next_event();
+}
+
+void FleetSim::apply_fault(const Fault& fault, bool begins, int64_t now) {
+  switch (fault.kind) {
+    case FaultKind::kUnitLoss:
+      fault_unit_loss(fault, begins, now);
+      break;
+    case FaultKind::kSlowRank:
+      fault_slow_rank(fault, begins);
+      break;
+    case FaultKind::kStaleReports: {
+      const int64_t delay_ns =
+          report_delay_ns_ + (begins ? static_cast<int64_t>(fault.factor * kNsPerSecond) : 0);
+      placement_->set_report_delay(delay_ns);
+      prefill_placement_->set_report_delay(delay_ns);
+      break;
+    }
+    case FaultKind::kFlashCrowd:
+      crowd_ = begins ? fault.factor : 1;
+      next_rate_ns_ = 0;
+      next_arrival_ns_ = draw_arrival(now);
+      break;
+    case FaultKind::kLostRegistry:
+      registry_lost_ = begins;
+      tell_balancers(now);
+      break;
+  }
+}
+
+// Broken connections tell of a loss at once, registry or not; of a return only the registry tells.
+void FleetSim::fault_unit_loss(const Fault& fault, bool begins, int64_t now) {
+  const int u = fault.unit;
+  (fault.decode ? decode_lost_ : prefill_lost_)[u] = begins;
+  if (!begins) {
+    tell_balancers(now);
+  } else if (fault.decode) {
+    placement_->set_open(u, false);
+    lose_decode(u, now);
+  } else {
+    prefill_placement_->set_open(u, false);
+    lose_prefill(u, now);
+  }
+}
+
+void FleetSim::fault_slow_rank(const Fault& fault, bool begins) {
+  if (!fault.decode) {
+    prefill_[fault.unit].set_slowness(fault.rank, begins ? fault.factor : 1);
+    return;
+  }
+  std::erase_if(slow_decode_,
+                [&](const SlowRank& s) { return s.unit == fault.unit && s.rank == fault.rank; });
+  if (begins) slow_decode_.push_back({fault.unit, fault.rank, fault.factor});
+}
+
+// A slow rank holds its unit up as a rank with so much more to do would: everybody waits at each layer.
+StepLoad FleetSim::slowed(int u, const StepLoad& load) const {
+  StepLoad out = load;
+  for (const SlowRank& slow : slow_decode_) {
+    if (slow.unit != u) continue;
+    const auto as_if = [&](const std::vector<int32_t>& ranks) {
+      return static_cast<int32_t>(std::min(2e9, ranks[slow.rank] * slow.factor));
+    };
+    out.requests_max = std::max(out.requests_max, as_if(decode_[u].requests()));
+    out.kv_milli_max = std::max(out.kv_milli_max, as_if(decode_[u].kv_milli()));
+  }
+  return out;
+}
+
+void FleetSim::tell_balancers(int64_t now) {
+  if (registry_lost_) return;
+  for (int u = 0; u < num_decode(); ++u) placement_->set_open(u, decode_open_[u] && !decode_lost_[u]);
+  for (size_t u = 0; u < prefill_.size(); ++u)
+    prefill_placement_->set_open(static_cast<int>(u), prefill_open_[u] && !prefill_lost_[u]);
+  if (!unrouted_.empty()) dispatch_unrouted(now);
+  if (!waiting_decode_.empty()) admit_waiting(now);
+}
+
+// Requests of a lost decode unit are replayed: their KV is in the external store up to the last whole block.
+void FleetSim::lose_decode(int u, int64_t now) {
+  std::vector<DecodeJob> lost;
+  decode_[u].lose_all(lost);
+  set_event(u, kNever);
+  placement_->forget(u);
+  if (options_.sabotage == DaySabotage::kLoseRequests) return;
+  cell().replays += static_cast<int64_t>(lost.size());
+  for (const DecodeJob& job : lost) {
+    PrefillJob again;
+    again.arrival_ns = now;
+    again.input_tokens = std::max<int32_t>(1, job.kv_milli / static_cast<int32_t>(kMilli));
+    again.cached_tokens = again.computed_from = (again.input_tokens - 1) / 64 * 64;
+    again.accepted = again.replay = true;
+    again.output_tokens = static_cast<int32_t>(replays_.size());
+    replays_.push_back(job);
+    dispatch_prefill(now, again);
+  }
+}
+
+DecodeJob FleetSim::replay_of(const PrefillJob& job, int64_t ready) {
+  DecodeJob decode = replays_[static_cast<size_t>(job.output_tokens)];
+  decode.ready_ns = ready;
+  return decode;
+}
+
+void FleetSim::lose_prefill(int u, int64_t now) {
+  std::vector<PrefillJob> lost;
+  prefill_[u].lose_all(lost);
+  set_event(num_decode() + u, kNever);
+  prefill_placement_->forget(u);
+  cell().replays += static_cast<int64_t>(lost.size());
+  for (const PrefillJob& job : lost) dispatch_prefill(now, job);
+}
+
+int64_t FleetSim::next_scale_after(int64_t now) const {
+  if (options_.scale) return now + static_cast<int64_t>(options_.scale_interval_s * kNsPerSecond);
+  // The schedule's changes inside simulated windows, and each window's start.
+  int64_t next = (now / clock_.window_ns() + 1) * clock_.window_ns();
+  for (const DaySchedule::Change& change : day_.schedule.changes()) {
+    const int hour = change.second / 3600;
+    const int64_t inside = static_cast<int64_t>(change.second - hour * 3600) * 1'000'000'000;
+    const int64_t at = hour * clock_.window_ns() + inside;
+    if (inside < clock_.window_ns() && at > now) next = std::min(next, at);
+  }
+  return next;
+}
+
+void FleetSim::scale(int64_t now) {
+  const double day_second = clock_.day_second(now);
+  if (options_.scale) {
+    account_nodes(now);
+    const ScaleOutput out = options_.scale(scale_input(now));
+    set_units(now, out.serving, out.held);
+  } else {
+    const UnitCounts units = day_.schedule.units_at(day_second);
+    set_units(now, units, units);
+  }
+  next_scale_ns_ = next_scale_after(now);
+  refresh_next_event();
+}
+
+ScaleInput FleetSim::scale_input(int64_t now) {
+  ScaleInput in;
+  in.day_second = clock_.day_second(now);
+  int64_t arrived = 0, computed = 0, finished = 0, output = 0;
+  for (int i = 0; i <= cell_idx_; ++i) {
+    const FleetCell& c = result_.metrics.cells[static_cast<size_t>(i)];
+    arrived += c.arrived_requests;
+    computed += c.arrived_computed_tokens;
+    finished += c.finished_requests;
+    output += c.finished_output_tokens;
+  }
+  const double mean_output = finished > kMeanOutputRequests
+                                 ? static_cast<double>(output) / static_cast<double>(finished)
+                                 : options_.lengths.output_mean_tokens;
+  in.arrived_computed_tokens_per_s =
+      static_cast<double>(computed - scaled_computed_) / options_.scale_interval_s;
+  in.arrived_output_tokens_per_s =
+      static_cast<double>(arrived - scaled_arrived_) * mean_output / options_.scale_interval_s;
+  scaled_arrived_ = arrived;
+  scaled_computed_ = computed;
+  for (int u = units_.decode; u < num_decode(); ++u) in.draining.decode += !decode_[u].idle();
+  for (size_t u = static_cast<size_t>(units_.prefill); u < prefill_.size(); ++u) {
+    in.draining.prefill += events_[decode_.size() + u] != kNever;
+  }
+  return in;
+}
+
+void FleetSim::set_units(int64_t now, UnitCounts units, UnitCounts held) {
+  units.decode = std::clamp(units.decode, 1, num_decode());
+  units.prefill = std::clamp(units.prefill, 1, static_cast<int>(prefill_.size()));
+  account_nodes(now);
+  if (result_.units.empty() || units != units_) {
+    const int nodes =
+        units.decode * options_.shape.decode_nodes + units.prefill * options_.shape.prefill_nodes;
+    result_.units.push_back({static_cast<int>(clock_.day_second(now)), nodes, units});
+  }
+  units_ = units;
+  held_ = held;
+  for (int u = 0; u < num_decode(); ++u) decode_open_[u] = u < units.decode;
+  for (int u = 0; u < static_cast<int>(prefill_.size()); ++u) prefill_open_[u] = u < units.prefill;
+  tell_balancers(now);
+}
+
+void FleetSim::account_nodes(int64_t now) {
+  const double seconds = static_cast<double>(now - accounted_ns_) / kNsPerSecond;
+  accounted_ns_ = now;
+  FleetCell& c = cell();
+  c.seconds += seconds;
+  c.decode_node_seconds += seconds * held_.decode * options_.shape.decode_nodes;
+  c.prefill_node_seconds += seconds * held_.prefill * options_.shape.prefill_nodes;
+  for (int u = 0; u < num_decode(); ++u) {
+    const bool draining = !decode_open_[u] && !decode_[u].idle();
+    if (draining) c.decode_drain_node_seconds += seconds * options_.shape.decode_nodes;
+  }
+  for (size_t u = 0; u < prefill_.size(); ++u) {
+    const bool draining = !prefill_open_[u] && events_[decode_.size() + u] != kNever;
+    if (draining) c.prefill_drain_node_seconds += seconds * options_.shape.prefill_nodes;
+  }
+}
+
+Status validate_faults(const std::vector<Fault>& faults, const UnitCounts& units_max,
+                       const FleetShape& shape) {
+  for (const Fault& fault : faults) {
+    const bool of_rank = fault.kind == FaultKind::kSlowRank;
+    if (!of_rank && fault.kind != FaultKind::kUnitLoss) continue;
+    const char* phase = fault.decode ? "decode" : "prefill";
+    const int units = fault.decode ? units_max.decode : units_max.prefill;
+    const int ranks = fault.decode ? shape.decode_ranks : shape.prefill_ranks;
+    if (fault.unit >= units)
+      return invalid_argument("--fault: unit: {} of {} {} units", fault.unit, units, phase);
+    if (of_rank && fault.rank >= ranks)
+      return invalid_argument("--fault: rank: {} of {} {} ranks", fault.rank, ranks, phase);
+    if (of_rank && !(fault.factor > 0)) return invalid_argument("--fault: factor: must be above 0");
+  }
+  return ok_status();
+}
+
+}  // namespace fathom::sim
