@@ -63,11 +63,13 @@ test-san:
 	  FATHOM_BINARY=$$PWD/$$dir/fathom FATHOM_TIME_FACTOR=10 build/venv/bin/python -m pytest -q -m "not slow" tests/e2e || exit 1; \
 	done
 
-# Property tests take RC_PARAMS: twenty times their usual number of cases. Faults on small fleets: five thousand seeds.
+# Property tests take RC_PARAMS: twenty times their usual number of cases. Small fleets take five thousand seeds of faults,
+# the published day is simulated whole.
+# seeds of faults, the published day is simulated whole.
 test-slow: build-tests
 	@tools/setup.sh slow
 	@JOBS=$(JOBS) tools/fuzz_all.sh 60
-	@RC_PARAMS="max_success=2000" FATHOM_FAULT_SEEDS=5000 ctest --test-dir $(RELEASE) --no-tests=error --output-on-failure
+	@RC_PARAMS="max_success=2000" FATHOM_FAULT_SEEDS=5000 FATHOM_WHOLE_DAYS=1 ctest --test-dir $(RELEASE) --no-tests=error --output-on-failure
 	@FATHOM_START_TIMEOUT_S=1800 build/venv/bin/python -m pytest -q -m slow tests/e2e
 
 eval: build

@@ -2,14 +2,14 @@
 // The tree is rebuilt lazily after a report or when the count cap moves, and patched in O(log n) otherwise.
 #include "balance/decode_balancer.h"
 
-#include <array>
 #include <cmath>
-#include <utility>
+
+#include "balance/load_blind.h"
 
 namespace fathom {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, DecodePolicy>, 8> kPolicyNames = {{
+constexpr PolicyNames<DecodePolicy, 8> kPolicyNames = {{
     {"random", DecodePolicy::kRandom},
     {"round-robin", DecodePolicy::kRoundRobin},
     {"least-requests", DecodePolicy::kLeastRequests},
@@ -28,21 +28,10 @@ constexpr int kTieBits = 28;
 }  // namespace
 
 Result<DecodePolicy> parse_decode_policy(std::string_view name) {
-  std::string known;
-  for (const auto& [policy_name, policy] : kPolicyNames) {
-    if (policy_name == name) return policy;
-    known += known.empty() ? "" : ", ";
-    known += policy_name;
-  }
-  return invalid_argument("decode policy '{}' is none of {}", name, known);
+  return policy_of(name, "decode", kPolicyNames);
 }
 
-std::string_view decode_policy_name(DecodePolicy policy) {
-  for (const auto& [name, value] : kPolicyNames) {
-    if (value == policy) return name;
-  }
-  return "?";
-}
+std::string_view decode_policy_name(DecodePolicy policy) { return name_of(policy, kPolicyNames); }
 
 DecodeBalancer::DecodeBalancer(const DecodeBalancerOptions& options)
     : options_(options), admission_(options.admission), rng_(hash_u64(options.seed, options.balancer_idx)) {
@@ -202,32 +191,6 @@ int DecodeBalancer::pick_by_scan(int unit) {
   return loads[b].tokens < loads[a].tokens ? b : a;
 }
 
-std::optional<RankRef> DecodeBalancer::pick_uniformly() {
-  int64_t num_open = 0;
-  for (int u = 0; u < ledger_.num_units(); ++u) num_open += units_[u].accepting ? ledger_.num_ranks(u) : 0;
-  if (num_open == 0) return std::nullopt;
-  int64_t at = static_cast<int64_t>(rng_.next_below(num_open));
-  for (int u = 0;; ++u) {
-    if (!units_[u].accepting) continue;
-    if (at < ledger_.num_ranks(u)) return RankRef{u, static_cast<int32_t>(at)};
-    at -= ledger_.num_ranks(u);
-  }
-}
-
-// Each unit keeps its own turn: one counter over all ranks beside one over the units visits only every gcd-th
-// rank.
-std::optional<RankRef> DecodeBalancer::pick_in_turn() {
-  for (int i = 0; i < static_cast<int>(units_.size()); ++i) {
-    const int unit = next_unit_;
-    next_unit_ = (next_unit_ + 1) % static_cast<int>(units_.size());
-    if (!units_[unit].accepting) continue;
-    const int rank = units_[unit].next_rank;
-    units_[unit].next_rank = (rank + 1) % ledger_.num_ranks(unit);
-    return RankRef{unit, rank};
-  }
-  return std::nullopt;
-}
-
 // Where a policy that looks at one rank only met a full one: the rank with least KV that has room.
 std::optional<RankRef> DecodeBalancer::any_with_room(const RankLoad& ask) const {
   std::optional<RankRef> best;
@@ -247,7 +210,9 @@ std::optional<RankRef> DecodeBalancer::any_with_room(const RankLoad& ask) const 
 std::optional<RankRef> DecodeBalancer::pick(const DecodeAsk& ask) {
   const RankLoad load = ask.load();
   if (options_.policy == DecodePolicy::kRandom || options_.policy == DecodePolicy::kRoundRobin) {
-    const auto rank = options_.policy == DecodePolicy::kRandom ? pick_uniformly() : pick_in_turn();
+    const auto rank = options_.policy == DecodePolicy::kRandom
+                          ? pick_rank_uniformly(ledger_, units_, rng_)
+                          : pick_rank_in_turn(ledger_, units_, next_unit_);
     if (!rank || admits(rank->unit, rank->rank, load)) return rank;
     return any_with_room(load);
   }

@@ -122,8 +122,6 @@ class DecodeBalancer {
   int pick_by_scan(int unit);
   int pick_kv_count(int unit) const;
   std::optional<int> pick_fit(int unit, const RankLoad& ask);
-  std::optional<RankRef> pick_uniformly();
-  std::optional<RankRef> pick_in_turn();
   std::optional<RankRef> pick_by_unit(const RankLoad& ask);
   std::optional<RankRef> any_with_room(const RankLoad& ask) const;
   int64_t count_cap(int unit) const;

@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "base/det_math.h"
+
 namespace fathom {
 namespace {
 
@@ -14,7 +16,7 @@ double decay_root(double ratio) {
   double low = 1e-9, high = 1.0;
   for (int i = 0; i < 60; ++i) {
     const double x = (low + high) / 2;
-    (1 - std::exp(-x * ratio) > x ? low : high) = x;
+    (1 - det_exp(-x * ratio) > x ? low : high) = x;
   }
   return low;
 }
@@ -22,7 +24,7 @@ double decay_root(double ratio) {
 }  // namespace
 
 KvAdmission::KvAdmission(const KvAdmissionOptions& options)
-    : options_(options), log_inverse_(std::log(1 / options.overflow_probability)) {
+    : options_(options), log_inverse_(det_log(1 / options.overflow_probability)) {
   CHECK(options.overflow_probability > 0 && options.overflow_probability < 1);
   for (int i = 0; i < kTableSize; ++i) {
     const double ratio = i * kRatioStep;
@@ -40,7 +42,7 @@ int64_t KvAdmission::reserve_tokens(const RankLoad& load) const {
   const double ratio = k / m;
   // At the climb's top the count has shrunk by exp(k / m - 1); its spread is that of the departures until
   // then.
-  const double climb = ratio < 1 ? n * m * std::exp(ratio - 1) - n * k : 0;
+  const double climb = ratio < 1 ? n * m * det_exp(ratio - 1) - n * k : 0;
   const double spread = m * std::sqrt(n * log_inverse_);
   const int cell = std::min(kTableSize - 1, static_cast<int>(ratio / kRatioStep));
   const double decay = decay_[cell];

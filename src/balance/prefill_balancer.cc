@@ -2,13 +2,13 @@
 #include "balance/prefill_balancer.h"
 
 #include <algorithm>
-#include <array>
-#include <utility>
+
+#include "balance/load_blind.h"
 
 namespace fathom {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, PrefillPolicy>, 5> kPolicyNames = {{
+constexpr PolicyNames<PrefillPolicy, 5> kPolicyNames = {{
     {"random", PrefillPolicy::kRandom},
     {"round-robin", PrefillPolicy::kRoundRobin},
     {"least-requests", PrefillPolicy::kLeastRequests},
@@ -19,21 +19,10 @@ constexpr std::array<std::pair<std::string_view, PrefillPolicy>, 5> kPolicyNames
 }  // namespace
 
 Result<PrefillPolicy> parse_prefill_policy(std::string_view name) {
-  std::string known;
-  for (const auto& [policy_name, policy] : kPolicyNames) {
-    if (policy_name == name) return policy;
-    known += known.empty() ? "" : ", ";
-    known += policy_name;
-  }
-  return invalid_argument("prefill policy '{}' is none of {}", name, known);
+  return policy_of(name, "prefill", kPolicyNames);
 }
 
-std::string_view prefill_policy_name(PrefillPolicy policy) {
-  for (const auto& [name, value] : kPolicyNames) {
-    if (value == policy) return name;
-  }
-  return "?";
-}
+std::string_view prefill_policy_name(PrefillPolicy policy) { return name_of(policy, kPolicyNames); }
 
 PrefillBalancer::PrefillBalancer(const PrefillBalancerOptions& options)
     : options_(options), rng_(hash_u64(options.seed, options.balancer_idx)) {
@@ -119,37 +108,13 @@ int64_t PrefillBalancer::finish_ns(const PrefillChoice& choice) const {
   return wait_ns(choice.rank) + own_ns(choice);
 }
 
-std::optional<RankRef> PrefillBalancer::pick_uniformly() {
-  int64_t num_open = 0;
-  for (int u = 0; u < ledger_.num_units(); ++u) num_open += units_[u].accepting ? ledger_.num_ranks(u) : 0;
-  if (num_open == 0) return std::nullopt;
-  int64_t at = static_cast<int64_t>(rng_.next_below(num_open));
-  for (int u = 0;; ++u) {
-    if (!units_[u].accepting) continue;
-    if (at < ledger_.num_ranks(u)) return RankRef{u, static_cast<int32_t>(at)};
-    at -= ledger_.num_ranks(u);
-  }
-}
-
-std::optional<RankRef> PrefillBalancer::pick_in_turn() {
-  for (int i = 0; i < static_cast<int>(units_.size()); ++i) {
-    const int unit = next_unit_;
-    next_unit_ = (next_unit_ + 1) % static_cast<int>(units_.size());
-    if (!units_[unit].accepting) continue;
-    const int rank = units_[unit].next_rank;
-    units_[unit].next_rank = (rank + 1) % ledger_.num_ranks(unit);
-    return RankRef{unit, rank};
-  }
-  return std::nullopt;
-}
-
 std::optional<PrefillChoice> PrefillBalancer::pick(const PrefillAsk& ask) {
   CHECK(ask.prompt_tokens > 0);
   std::optional<RankRef> rank;
   if (options_.policy == PrefillPolicy::kRandom) {
-    rank = pick_uniformly();
+    rank = pick_rank_uniformly(ledger_, units_, rng_);
   } else if (options_.policy == PrefillPolicy::kRoundRobin) {
-    rank = pick_in_turn();
+    rank = pick_rank_in_turn(ledger_, units_, next_unit_);
   } else if (!units_.empty() && unit_tree_.has_best()) {
     rank = RankRef{unit_tree_.best(), units_[unit_tree_.best()].tree.best()};
   }

@@ -127,8 +127,6 @@ class PrefillBalancer {
   int64_t key(const RankLoad& load) const;
   void touch(RankRef rank);
   void rescore(int unit);
-  std::optional<RankRef> pick_uniformly();
-  std::optional<RankRef> pick_in_turn();
 
   const PrefillBalancerOptions options_;
   LoadLedger ledger_;

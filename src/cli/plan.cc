@@ -15,6 +15,7 @@ namespace fathom::cli {
 namespace {
 
 constexpr int kExitNoPlan = 3;
+constexpr double kAnyTtft = 1e12, kAnySpeed = 1e-12;  // objectives that bind nothing
 
 struct PlanArgs {
   std::string model = "deepseek-v3";
@@ -26,6 +27,7 @@ struct PlanArgs {
   std::string measurements;
   std::string replay;
   double replay_rate = 1;
+  double replay_no_nodes_s = 0;
   double price = -1;
   sim::PlanInput input;
 };
@@ -41,6 +43,7 @@ Status use_shape(const PlanArgs& args, sim::PlanInput& input) {
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const sim::HourlyLoad hourly, sim::parse_hourly_load(file, text));
   input.hourly_share = hourly.load;
+  input.start_hour = hourly.start_hour;
   return ok_status();
 }
 
@@ -68,10 +71,22 @@ Status fit_measurements(const PlanArgs& args, sim::PlanInput& input, const sim::
   const sim::PrefillUnitShape prefill{static_cast<double>(plan.prefill.ranks),
                                       static_cast<double>(plan.prefill.slots), plan.prefill.expert_imbalance,
                                       input.hit_share / (1 - input.hit_share)};
+  const sim::MeasuredOn on{decode.ep, prefill.ep, input.input_cv2, input.output_cv2};
+  ASSIGN_OR_RETURN(const std::vector<sim::MeasuredStep> steps,
+                   sim::looks_like_metrics(text) ? sim::steps_from_metrics(args.measurements, text, on)
+                                                 : sim::steps_from_csv(args.measurements, text));
+  std::FILE* out = args.emit.empty() ? stdout : stderr;  // a deployment stands alone
+  for (const sim::MeasuredStep& step : steps) {
+    if (!sim::looks_like_metrics(text)) break;
+    std::fprintf(out, "measured %s: %.4g %s per rank, %.0f tokens of context, %.3f ms a step on average\n",
+                 step.decode ? "decode" : "prefill", step.load_per_rank, step.decode ? "requests" : "tokens",
+                 step.length, step.time_ms);
+  }
   ASSIGN_OR_RETURN(const sim::ProfileFit fit,
-                   sim::fit_profile(args.measurements, text, input.hw, input.model, decode, prefill));
+                   sim::fit_profile(steps, input.hw, input.model, decode, prefill));
   input.hw = fit.hw;
-  std::printf(
+  std::fprintf(
+      out,
       "fitted   decode_phi %.4f (%d rows, %.1f %% rms left), prefill_phi %.4f (%d rows, %.1f %% rms left)\n",
       fit.hw.decode_phi, fit.decode_rows, fit.decode_rms_percent, fit.hw.prefill_phi, fit.prefill_rows,
       fit.prefill_rms_percent);
@@ -88,7 +103,7 @@ Status dry_run(const PlanArgs& args, const sim::PlanInput& input, const sim::Pla
     return invalid_argument("--nodes-max: {} nodes hold no prefill and decode unit", options.budget_nodes);
   }
   const sim::AutoscaleReplay replay =
-      sim::replay_autoscaler(trace, options, input.hit_share, args.replay_rate);
+      sim::replay_autoscaler(trace, options, input.hit_share, args.replay_rate, args.replay_no_nodes_s);
   std::printf(
       "autoscaler over %s, rate x %g: decode units of %d nodes and %.0f tokens/s, prefill units of %d nodes "
       "and "
@@ -115,9 +130,16 @@ Result<int> run_plan(PlanArgs& args) {
   if (!args.day_load.empty()) RETURN_IF_ERROR(use_shape(args, input));
   RETURN_IF_ERROR(sim::validate_plan_input(input));
   sim::PlanOutcome outcome = sim::make_plan(input);
-  if (outcome.plan && !args.measurements.empty()) {
-    RETURN_IF_ERROR(fit_measurements(args, input, *outcome.plan));
-    outcome = sim::make_plan(input);
+  if (!args.measurements.empty()) {
+    // Where the unfitted profile meets no objective, any unit that holds the model says where to measure.
+    sim::PlanInput easy = input;
+    easy.slo_ttft_s = kAnyTtft;
+    easy.slo_tokens_per_s_per_user = kAnySpeed;
+    const sim::PlanOutcome sized = outcome.plan ? outcome : sim::make_plan(easy);
+    if (sized.plan) {
+      RETURN_IF_ERROR(fit_measurements(args, input, *sized.plan));
+      outcome = sim::make_plan(input);
+    }
   }
   if (!outcome.plan) {
     std::fprintf(stderr, "no plan fits: %s\n", outcome.reason.c_str());
@@ -181,12 +203,18 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
       ->capture_default_str();
   command->add_option("--nodes-max", in.nodes_max, "Budget: nodes at the peak")->capture_default_str();
   command->add_option("--profile-from", args->measurements,
-                      "Fit the profile to measured steps (CSV: phase,load,length,time_ms)");
+                      "Fit the profile to measured steps (CSV: phase,load,length,time_ms; or the text of a "
+                      "server's /metrics)");
   command->add_option("--emit", args->emit, "Write the deployment instead: toml, kubernetes or slurm");
-  command->add_option("--replay", args->replay,
-                      "Dry-run the autoscaler over a trace and say what it would have done");
+  command->add_option(
+      "--replay", args->replay,
+      "Dry-run the autoscaler over a trace and say what it would have done (times from the trace's start)");
   command->add_option("--replay-rate", args->replay_rate, "Times the trace's arrivals")
       ->check(CLI::Range(1e-6, 1e9))
+      ->capture_default_str();
+  command
+      ->add_option("--replay-no-nodes", args->replay_no_nodes_s, "Seconds in which no started unit comes up")
+      ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   command->add_option("--out", args->out_dir, "Directory for report.html and summary.json");
   command->callback([args, &outcome] {

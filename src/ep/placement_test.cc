@@ -1,3 +1,4 @@
+// Shapes that divide and shapes that do not, and versions that move on.
 #include "ep/placement.h"
 
 #include <gtest/gtest.h>

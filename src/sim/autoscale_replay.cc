@@ -1,3 +1,4 @@
+// A dry run of the autoscaler: a trace's demand in, interval by interval, decisions with their reasons out.
 #include "sim/autoscale_replay.h"
 
 #include <algorithm>
@@ -27,7 +28,9 @@ std::string line_of(double now_s, const AutoscaleDecision& d, const int (&before
 bool worth_telling(const AutoscaleDecision& d, const int (&before)[kNumUnitKinds]) {
   for (int k = 0; k < kNumUnitKinds; ++k) {
     if (d.target[k] != before[k]) return true;
-    if (d.reason[k] == ScaleReason::kBudget || d.reason[k] == ScaleReason::kSloUnreachable) return true;
+    if (d.give_up_starting[k] > 0 || d.reason[k] == ScaleReason::kBudget ||
+        d.reason[k] == ScaleReason::kSloUnreachable)
+      return true;
   }
   return false;
 }
@@ -48,7 +51,7 @@ AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& 
 }
 
 AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& options, double hit_share,
-                                  double rate) {
+                                  double rate, double no_nodes_for_s) {
   const Status valid = validate_autoscale(options);
   CHECK_MSG(valid.ok(), valid.message());
   AutoscaleReplay out;
@@ -67,6 +70,7 @@ AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& op
     }
     for (double& tokens : point.tokens_per_s) tokens *= rate / options.interval_s;
     history.push_back(point);
+    ledger.set_starts_blocked(now < no_nodes_for_s);
     ledger.advance(now);
     AutoscaleSnapshot snapshot;
     snapshot.now_s = now;

@@ -21,7 +21,8 @@ struct AutoscaleReplay {
 AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& plan);
 
 // Demand is what arrived in the last interval, `rate` times the trace's. Starts with one unit of each kind.
+// No start comes up in the first no_nodes_for_s: no machines to be had.
 AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& options, double hit_share,
-                                  double rate);
+                                  double rate, double no_nodes_for_s = 0);
 
 }  // namespace fathom::sim

@@ -1,3 +1,4 @@
+// Requests, faults and checks of the block-exact fleet; steps and hand-over are in the files beside it.
 #include "sim/block_fleet.h"
 
 #include <algorithm>

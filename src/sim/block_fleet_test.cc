@@ -79,6 +79,15 @@ TEST(BlockFleet, SameSeedSameResult) {
   EXPECT_EQ(a.output_tokens, b.output_tokens);
   EXPECT_EQ(a.ended_s, b.ended_s);
   EXPECT_EQ(a.replays, b.replays);
+  const auto text = [](const BlockFleetResult& r) {
+    return fmt::format("{} {} {} {} {} {} {} {} {}", r.ended_s, r.output_tokens, r.cached_tokens, r.replays,
+                       r.tokens_per_s_per_user, r.decode_kv_ratio, r.prefill_cost_ratio,
+                       r.ttft_ms.percentile(0.99), r.gap_ms.percentile(0.99));
+  };
+  EXPECT_EQ(text(a), text(b));
+  // Committed: another compiler, C library or machine must give the same.
+  EXPECT_EQ(text(a),
+            "66.030929 23525 20544 0 31.142157157112425 1.655967590202832 2.435124921741664 995.5 130.5");
 }
 
 TEST(BlockFleet, AUnitLostAtThePeakCostsNobodyATokenTwice) {
@@ -192,7 +201,7 @@ TEST(BlockFleet, TheCheckersCanFail) {
   }
 }
 
-// Case B11: load data a second old. Case C3: a burst of long prompts with one-token answers.
+// Case B11: load data a second old.
 TEST(BlockFleet, StaleLoadDataDoesNotPileUpRequests) {
   BlockFleetOptions options = small_fleet();
   options.report_delay_ms = 1000;
@@ -224,6 +233,41 @@ TEST(BlockFleet, TwoRoutersHitAsOftenAsOne) {
   const double two = run_block_fleet(test_profile("h800"), {}, load, options).hit_share();
   std::printf("hit share: one router %.3f, two %.3f\n", one, two);
   EXPECT_GT(two, one - 0.02);
+}
+
+// Case C3: a burst of 32k prompts with one-token answers, all before anything finishes: tokens are charged at
+// dispatch, so each rank gets one.
+TEST(BlockFleet, ABurstOfLongPromptsSpreadsOverTheRanks) {
+  BlockFleetOptions options = small_fleet();
+  options.prefill_blocks_per_rank = 1200;
+  options.prefill_units = options.decode_units = 1;
+  options.report_delay_ms = 5000;
+  Trace burst{"burst", 512, {}};
+  for (int i = 0; i < options.prefill_ranks; ++i) burst.requests.push_back({i * int64_t{1000}, 32768, 1, {}});
+  const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, burst, options);
+  expect_clean(result, "burst");
+  const double alone_ms = [&] {
+    Trace one = burst;
+    one.requests.resize(1);
+    return run_block_fleet(test_profile("h800"), {}, one, options).ttft_ms.percentile(1);
+  }();
+  EXPECT_LT(result.ttft_ms.percentile(1), alone_ms * 1.2);
+}
+
+// Case C5: 99 % of a prompt lies on one of 32 idle ranks, 0 % on the others. The 99 % wins.
+TEST(BlockFleet, TheLongerPrefixWinsOnIdleRanks) {
+  BlockFleetOptions options = small_fleet();
+  options.prefill_blocks_per_rank = options.decode_blocks_per_rank = 2000;
+  Trace trace{"prefix", 512, {}};
+  for (int turn = 0; turn < 2; ++turn) {
+    TraceRequest request{turn * int64_t{30'000'000}, 100 * 512, 4, {}};
+    for (uint32_t b = 0; b < 100; ++b)
+      request.blocks.push_back(b < 99 ? b : 1000 + static_cast<uint32_t>(turn));
+    trace.requests.push_back(request);
+  }
+  const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, trace, options);
+  expect_clean(result, "prefix");
+  EXPECT_EQ(result.cached_tokens, 99 * 512);
 }
 
 // Case C1: prompts nobody has seen go by load.

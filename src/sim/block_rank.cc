@@ -1,3 +1,4 @@
+// Sequences of one rank over the servers' KV cache and step plans, and who writes into which block.
 #include "sim/block_rank.h"
 
 #include <algorithm>

@@ -1,9 +1,11 @@
+// Rooflines of kernels, layers and steps; constants come from the profile, formulas from the published
+// kernels.
 #include "sim/cost_model.h"
 
 #include <algorithm>
 
 #include "base/check.h"
-#include "sim/det_math.h"
+#include "base/det_math.h"
 
 namespace fathom::sim {
 namespace {

@@ -110,6 +110,11 @@ TEST(CostModel, PrefillProfileAndLinearForm) {
   const double rate = 8 * 16384 / ((61 * layer_us / 1e6) + hw.prefill_host_ms / 1e3);
   std::printf("prefill profile: published 62713  model %.0f  %+.1f %%\n", rate, percent(rate, 62713));
   EXPECT_LE(std::abs(percent(rate, 62713)), 3);
+  // The refit of the bubble beside the overlap table: what would give the published rate exactly.
+  const double forward_us = 8 * 16384 / 62713.0 * 1e6;
+  const double refit = (forward_us - hw.prefill_host_ms * 1e3) / 61 / (layer_us / hw.prefill_bubble);
+  std::printf("prefill bubble: profile %.3f, refit to the published rate %.3f\n", hw.prefill_bubble, refit);
+  EXPECT_NEAR(refit, hw.prefill_bubble, 0.02);
   // aiconfigurator, H100, free GPU: MLA 9.72 + MoE 14.26 + shared 1.14 ms.
   EXPECT_LE(std::abs(percent(prefill_compute_us(hw, kV3, {}, load, true) / 1e3, 25.1)), 10);
   EXPECT_GT(prefill_compute_us(hw, kV3, {}, load), prefill_all_to_all_us(hw, load.tokens));

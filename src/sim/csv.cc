@@ -1,3 +1,4 @@
+// Splitting rows and reading numbers, with errors that name file, line and field.
 #include "sim/csv.h"
 
 #include <charconv>

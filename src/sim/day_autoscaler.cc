@@ -1,3 +1,4 @@
+// The servers' autoscaler over the simulated day: units that start, serve and drain under a budget.
 #include "sim/day_autoscaler.h"
 
 #include <algorithm>

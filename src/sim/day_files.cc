@@ -1,3 +1,4 @@
+// Load and schedule of the published day: reading, integrals, and the load between hours.
 #include "sim/day_files.h"
 
 #include <algorithm>

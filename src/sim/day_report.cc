@@ -1,3 +1,4 @@
+// Figures, charts and tables of one published day, each with its mark of input, fit or prediction.
 #include "sim/day_report.h"
 
 #include <algorithm>

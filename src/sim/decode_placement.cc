@@ -1,3 +1,4 @@
+// The decode balancer with a delay between a unit's report and its arrival.
 #include "sim/decode_placement.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Count-only decode: a time wheel of completions, so that a step costs its ranks and not its requests.
 #include "sim/decode_unit.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reading fleets and faults; whatever is wrong is named by file, line and field.
 #include "sim/fleet_file.h"
 
 #define TOML_EXCEPTIONS 0

@@ -1,3 +1,4 @@
+// Merging cells, hours and days.
 #include "sim/fleet_metrics.h"
 
 #include <algorithm>

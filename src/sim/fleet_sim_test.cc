@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "sim/day_autoscaler.h"
 #include "sim/day_report.h"
 #include "sim/fleet_file.h"
 #include "sim/test_profile.h"
@@ -21,6 +24,12 @@ DayFiles steady_day() {
   std::array<double, 24> flat;
   flat.fill(1);
   return {DayLoad(flat), DaySchedule({{0, 18 + 16, {1, 4}}}), 0, 0};
+}
+
+uint64_t hash_bytes(std::string_view bytes) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
 }
 
 FleetOptions steady_options() {
@@ -88,6 +97,9 @@ TEST(PublishedDay, SameSeedSameBytesOtherSeedOtherBytes) {
   EXPECT_EQ(first, bytes(1));
   EXPECT_NE(first, bytes(2));
   EXPECT_NE(first.find(hw.hash), std::string::npos);
+  // The bytes themselves: another compiler, C library or machine must give the same. Changes with anything
+  // that changes a result or a word of the report.
+  EXPECT_EQ(fmt::format("{:016x}", hash_bytes(first)), "73971af55212d97a");
 }
 
 TEST(Balancing, PoliciesOrderAsMeasured) {
@@ -112,9 +124,83 @@ TEST(Balancing, PoliciesOrderAsMeasured) {
   EXPECT_GT(kv_ratio(random), kv_ratio(fewest));
   EXPECT_GT(kv_ratio(fewest), kv_ratio(capped) + 0.1);
   EXPECT_GT(requests_ratio(p2c), requests_ratio(capped));
+  const FleetCell ours = run(DecodePolicy::kFathom);
+  EXPECT_GT(speed(ours), speed(capped));
   FleetOptions perfect = steady_options();
   perfect.perfect_decode_balance = true;
-  EXPECT_GT(speed(run_steady(perfect)), speed(capped));
+  EXPECT_GT(speed(run_steady(perfect)), speed(ours));
+}
+
+// Minutes long; the slow suite asks for it.
+bool whole_days() { return std::getenv("FATHOM_WHOLE_DAYS") != nullptr; }
+
+Report whole_day(const FleetOptions& options, bool autoscaled) {
+  const HardwareProfile hw = test_profile("h800-day");
+  const DayFiles day = published_day();
+  DayRun run;
+  run.options = options;
+  std::unique_ptr<DayAutoscaler> autoscaler;
+  if (autoscaled) {
+    const AutoscaleOptions scaling = autoscale_options(hw, ModelShape{}, run.options, {});
+    autoscaler = std::make_unique<DayAutoscaler>(scaling, run.options, nullptr, day.schedule.units_at(0),
+                                                 day.start_hour);
+    run.autoscaled = true;
+    run.clairvoyant_node_hours = clairvoyant_node_hours(day.load, scaling, run.options);
+    run.options.scale = [&](const ScaleInput& in) { return autoscaler->decide(in); };
+    run.options.scale_interval_s = scaling.interval_s;
+    run.options.scale_units_max = {scaling.budget_nodes / scaling.unit[1].nodes,
+                                   scaling.budget_nodes / scaling.unit[0].nodes};
+  }
+  const FleetResult result = run_day(hw, ModelShape{}, day, run.options, {});
+  return day_report(hw, ModelShape{}, day, run, result);
+}
+
+double value_of(const Report& report, const char* name) {
+  const double value = report.find(name)->value;
+  std::printf("%-40s %s\n", name, pretty_number(value).c_str());
+  return value;
+}
+
+TEST(WholeDay, FromTheLoadAlone) {
+  if (!whole_days()) GTEST_SKIP() << "set FATHOM_WHOLE_DAYS";
+  const Report day = whole_day({}, false);
+  EXPECT_DOUBLE_EQ(value_of(day, "nodes_mean"), 226.75);
+  EXPECT_DOUBLE_EQ(value_of(day, "cost_usd"), 87072);
+  EXPECT_GE(value_of(day, "decode_tokens_per_s_per_user"), 20);
+  EXPECT_LE(value_of(day, "decode_tokens_per_s_per_user"), 22);
+  EXPECT_NEAR(value_of(day, "kv_tokens_per_output_token"), 4989, 49.89);
+  EXPECT_LE(value_of(day, "hour_end_oldest_wait_forwards_max"), 2);
+  EXPECT_EQ(value_of(day, "kv_over_room_steps"), 0);
+  EXPECT_EQ(value_of(day, "lost_requests"), 0);
+  EXPECT_GE(value_of(day, "prefill_efficiency_saturated"), 0.95);
+
+  // The autoscaler on the same load: fewer node-hours, drain counted on both sides, and nobody worse off.
+  const Report scaled = whole_day({}, true);
+  const auto hours = [](const Report& r) {
+    return value_of(r, "node_hours") + value_of(r, "drain_node_hours");
+  };
+  EXPECT_LT(hours(scaled), hours(day));
+  EXPECT_GT(value_of(scaled, "node_hours"), value_of(scaled, "node_hours_clairvoyant_bound"));
+  EXPECT_GE(value_of(scaled, "decode_tokens_per_s_per_user"),
+            0.99 * value_of(day, "decode_tokens_per_s_per_user"));
+  EXPECT_LE(value_of(scaled, "ttft_s_p99"), 1.05 * value_of(day, "ttft_s_p99"));
+  EXPECT_EQ(value_of(scaled, "lost_requests"), 0);
+}
+
+TEST(WholeDay, OurDecodeBalancerOverFiveSeeds) {
+  if (!whole_days()) GTEST_SKIP() << "set FATHOM_WHOLE_DAYS";
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    FleetOptions options;
+    options.fraction = 0.05;
+    options.seed = seed;
+    const double capped = value_of(whole_day(options, false), "decode_tokens_per_s_per_user");
+    options.decode_policy = DecodePolicy::kFathom;
+    const double ours = value_of(whole_day(options, false), "decode_tokens_per_s_per_user");
+    options.perfect_decode_balance = true;
+    const double bound = value_of(whole_day(options, false), "decode_tokens_per_s_per_user");
+    EXPECT_GE(ours, capped) << seed;
+    EXPECT_GE(bound, ours) << seed;
+  }
 }
 
 // Trap: time slots. A step ends where it ends, so a busy unit's steps fill its time without a gap.

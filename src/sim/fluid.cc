@@ -1,3 +1,4 @@
+// The load at which a decode unit neither fills nor empties, by bisection.
 #include "sim/fluid.h"
 
 namespace fathom::sim {

@@ -1,10 +1,11 @@
+// Lognormal lengths and cache hits from quantile tables and integers.
 #include "sim/lengths.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
-#include "sim/det_math.h"
+#include "base/det_math.h"
 
 namespace fathom::sim {
 

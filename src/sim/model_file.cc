@@ -1,3 +1,4 @@
+// A model's shape by name or from its config.json.
 #include "sim/model_file.h"
 
 #include "model/config.h"

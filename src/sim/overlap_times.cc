@@ -1,3 +1,4 @@
+// Stage times of the cost model as the overlap tables want them.
 #include "sim/overlap_times.h"
 
 #include <array>

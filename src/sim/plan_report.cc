@@ -1,12 +1,20 @@
+// A plan as text and as a report; hours carry the clock of the load they came from.
 #include "sim/plan_report.h"
 
 #include <algorithm>
+
+#include "sim/day_files.h"
 
 namespace fathom::sim {
 namespace {
 
 std::string percent(const std::optional<double>& change) {
   return change ? fmt::format("{:+.1f} %", *change * 100) : "nothing fits";
+}
+
+// "12:00" for the first hour of a day that starts at noon.
+std::string clock_of_hour(const PlanInput& in, size_t hour) {
+  return clock_of(static_cast<double>(hour) * 3600, in.start_hour);
 }
 
 std::string units_line(const char* phase, int units, int nodes, int ranks, int slots, int redundant,
@@ -16,12 +24,12 @@ std::string units_line(const char* phase, int units, int nodes, int ranks, int s
       units, nodes, ranks, slots, redundant, imbalance);
 }
 
-std::string hours_text(const PlanResult& plan) {
-  std::string out = "\nhour   requests/s   decode   prefill   nodes\n";
+std::string hours_text(const PlanInput& in, const PlanResult& plan) {
+  std::string out = "\nfrom    requests/s   decode   prefill   nodes\n";
   for (size_t h = 0; h < plan.hours.size(); ++h) {
     const HourPlan& hour = plan.hours[h];
-    out += fmt::format("{:>4} {:>12.1f} {:>8} {:>9} {:>7}\n", h, hour.requests_per_s, hour.decode_units,
-                       hour.prefill_units, hour.nodes);
+    out += fmt::format("{} {:>11.1f} {:>8} {:>9} {:>7}\n", clock_of_hour(in, h), hour.requests_per_s,
+                       hour.decode_units, hour.prefill_units, hour.nodes);
   }
   return out;
 }
@@ -82,7 +90,7 @@ std::string plan_text(const PlanInput& in, const std::string& model_name, const 
     out += fmt::format("N+1      {} spare nodes: one unit alone has no headroom\n", plan.spare_nodes);
   }
   out += fmt::format("binding  {}\n", plan.binding_constraint);
-  out += hours_text(plan);
+  out += hours_text(in, plan);
   out += fmt::format("\n{:<28} {:>14} {:>14} {:>14} {:>14}\n", "change of", "nodes at -10 %",
                      "nodes at +10 %", "cost at -10 %", "cost at +10 %");
   for (const Sensitivity& s : sensitivities) {
@@ -125,14 +133,26 @@ Report plan_report(const PlanInput& in, const std::string& model_name, const Pla
   add("kv_write_gb_per_s_peak", plan.kv_write_gb_per_s_peak);
   add("kv_read_gb_per_s_peak", plan.kv_read_gb_per_s_peak);
   add("spare_nodes", plan.spare_nodes);
-  Chart chart{"Nodes over the day", "nodes", "hour", {{"nodes", {}, true}, {"decode", {}, true}}, {}, true};
+  Chart chart{"Nodes over the day", "nodes", "from", {{"nodes", {}, true}, {"decode", {}, true}}, {}, true};
   for (int h = 0; h <= 24; ++h) {
     const HourPlan& hour = plan.hours[static_cast<size_t>(h % 24)];
     chart.series[0].points.emplace_back(h, hour.nodes);
     chart.series[1].points.emplace_back(h, hour.decode_units * plan.decode.nodes);
-    if (h % 3 == 0) chart.x_ticks.emplace_back(h, fmt::format("{}", h));
+    if (h % 3 == 0) chart.x_ticks.emplace_back(h, clock_of_hour(in, static_cast<size_t>(h)));
   }
   report.charts.push_back(std::move(chart));
+  Table hours{"Hours", "", {"from", "requests/s", "decode units", "prefill units", "nodes"}, {}};
+  std::string csv = "from,requests_per_s,decode_units,prefill_units,nodes\n";
+  for (size_t h = 0; h < plan.hours.size(); ++h) {
+    const HourPlan& hour = plan.hours[h];
+    hours.rows.push_back({clock_of_hour(in, h), fmt::format("{:.1f}", hour.requests_per_s),
+                          fmt::format("{}", hour.decode_units), fmt::format("{}", hour.prefill_units),
+                          fmt::format("{}", hour.nodes)});
+    csv += fmt::format("{},{},{},{},{}\n", clock_of_hour(in, h), hour.requests_per_s, hour.decode_units,
+                       hour.prefill_units, hour.nodes);
+  }
+  report.tables.push_back(std::move(hours));
+  report.csv_files.push_back({"hours.csv", std::move(csv)});
   Table table{"How the plan moves",
               "Fractions of units, at the chosen unit sizes.",
               {"input", "nodes at -10 %", "nodes at +10 %", "cost at -10 %", "cost at +10 %"},
@@ -143,91 +163,6 @@ Report plan_report(const PlanInput& in, const std::string& model_name, const Pla
   }
   report.tables.push_back(std::move(table));
   return report;
-}
-
-Result<EmitFormat> parse_emit_format(std::string_view name) {
-  if (name == "toml") return EmitFormat::kToml;
-  if (name == "kubernetes") return EmitFormat::kKubernetes;
-  if (name == "slurm") return EmitFormat::kSlurm;
-  return invalid_argument("--emit: \"{}\" is none of toml, kubernetes, slurm", name);
-}
-
-namespace {
-
-struct RolePlan {
-  const char* role;
-  int units, nodes, ranks, slots;
-};
-
-std::string emit_toml(const std::string& model_name, const PlanInput& in,
-                      const std::vector<RolePlan>& roles) {
-  std::string out = fmt::format("model = \"{}\"\nhardware = \"{}\"\nprofile_hash = \"{}\"\n", model_name,
-                                in.hw.name, in.hw.hash);
-  for (const RolePlan& r : roles) {
-    out += fmt::format("\n[{}]\nunits = {}\nnodes_per_unit = {}\nranks_per_unit = {}\nexpert_slots = {}\n",
-                       r.role, r.units, r.nodes, r.ranks, r.slots);
-  }
-  return out + fmt::format("\n[objectives]\nttft_s = {}\ntokens_per_s_per_user = {}\n", in.slo_ttft_s,
-                           in.slo_tokens_per_s_per_user);
-}
-
-// One StatefulSet per unit: a unit lives, fails and scales as a whole, so its pods start together.
-std::string emit_kubernetes(const std::string& model_name, const PlanInput& in,
-                            const std::vector<RolePlan>& roles) {
-  std::string out;
-  for (const RolePlan& r : roles) {
-    for (int unit = 0; unit < r.units; ++unit) {
-      out += fmt::format(
-          "---\napiVersion: apps/v1\nkind: StatefulSet\nmetadata:\n  name: fathom-{0}-{1}\n  labels: {{app: "
-          "fathom, role: {0}, unit: \"{1}\"}}\n"
-          "spec:\n  replicas: {2}\n  serviceName: fathom-{0}-{1}\n  podManagementPolicy: Parallel\n"
-          "  selector:\n    matchLabels: {{app: fathom, role: {0}, unit: \"{1}\"}}\n"
-          "  template:\n    metadata:\n      labels: {{app: fathom, role: {0}, unit: \"{1}\"}}\n    spec:\n  "
-          "    containers:\n"
-          "      - name: fathom\n        image: fathom:latest\n        args: [{0}, --model, \"{3}\", --unit, "
-          "\"{1}\", --ranks, \"{4}\", --expert-slots, \"{5}\"]\n"
-          "        resources:\n          limits: {{nvidia.com/gpu: {6}}}\n",
-          r.role, unit, r.nodes, model_name, r.ranks, r.slots, static_cast<int>(in.hw.gpus_per_node));
-    }
-  }
-  return out;
-}
-
-std::string emit_slurm(const std::string& model_name, const PlanInput& in,
-                       const std::vector<RolePlan>& roles) {
-  std::string out =
-      "#!/usr/bin/env bash\n# Submits one job per unit; a unit starts and ends as a whole.\nset -e\n";
-  for (const RolePlan& r : roles) {
-    out += fmt::format(
-        "for unit in $(seq 0 {}); do\n  sbatch --job-name=fathom-{}-$unit --nodes={} --ntasks-per-node=1 "
-        "--gpus-per-node={} \\\n"
-        "    --wrap=\"srun fathom {} --model {} --unit $unit --ranks {} --expert-slots {}\"\ndone\n",
-        r.units - 1, r.role, r.nodes, static_cast<int>(in.hw.gpus_per_node), r.role, model_name, r.ranks,
-        r.slots);
-  }
-  return out;
-}
-
-}  // namespace
-
-std::string emit_deployment(const std::string& model_name, const PlanInput& in, const PlanResult& plan,
-                            EmitFormat format) {
-  std::vector<RolePlan> roles;
-  if (plan.colocated) {
-    roles = {{"serve", plan.peak_nodes, 1, 1, plan.decode.slots}};
-  } else {
-    roles = {{"prefill", plan.peak_prefill_units, plan.prefill.nodes, plan.prefill.ranks, plan.prefill.slots},
-             {"decode", plan.peak_decode_units, plan.decode.nodes, plan.decode.ranks, plan.decode.slots}};
-  }
-  switch (format) {
-    case EmitFormat::kToml:
-      return emit_toml(model_name, in, roles);
-    case EmitFormat::kKubernetes:
-      return emit_kubernetes(model_name, in, roles);
-    case EmitFormat::kSlurm:
-      return emit_slurm(model_name, in, roles);
-  }
-  return "";
 }
 
 }  // namespace fathom::sim

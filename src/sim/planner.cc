@@ -1,3 +1,4 @@
+// Sizing units, counting them over the day, pricing them, and saying what binds.
 #include "sim/planner.h"
 
 #include <algorithm>
@@ -5,8 +6,8 @@
 
 #include "balance/eplb.h"
 #include "base/check.h"
+#include "base/det_math.h"
 #include "base/rng.h"
-#include "sim/det_math.h"
 #include "sim/fluid.h"
 
 namespace fathom::sim {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/cost_model.h"
+#include "sim/measured_steps.h"
 
 namespace fathom::sim {
 
@@ -18,6 +19,7 @@ struct PlanInput {
   // Load.
   double requests_per_day = 168e6;
   std::array<double, 24> hourly_share{};  // of the day; zeros: flat but for peak_over_mean
+  int start_hour = 0;                     // clock time of the first of them
   double peak_over_mean = 1.33;           // used when hourly_share is not given
   double input_tokens_mean = 3619, input_cv2 = 1.5;
   double output_tokens_mean = 1000, output_cv2 = 1.74;
@@ -105,15 +107,13 @@ double expert_imbalance_of(const ModelShape& model, int ranks, int slots, double
 // Says what is wrong with an input, naming the field.
 Status validate_plan_input(const PlanInput& input);
 
-// Fits decode_phi and prefill_phi to measured steps: rows of
-// phase,requests_per_rank,kv_tokens_per_request,time_ms (decode) or
-// phase,tokens_per_rank,context_tokens,time_ms (prefill) on the given units.
+// Fits decode_phi and prefill_phi to measured steps of the given units, by least squares.
 struct ProfileFit {
   HardwareProfile hw;
   int decode_rows = 0, prefill_rows = 0;
   double decode_rms_percent = 0, prefill_rms_percent = 0;  // what is left after the fit
 };
-Result<ProfileFit> fit_profile(const std::string& file, std::string_view text, const HardwareProfile& hw,
+Result<ProfileFit> fit_profile(const std::vector<MeasuredStep>& steps, const HardwareProfile& hw,
                                const ModelShape& model, const DecodeUnitShape& decode,
                                const PrefillUnitShape& prefill);
 

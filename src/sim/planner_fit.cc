@@ -2,7 +2,6 @@
 // measurements.
 #include <cmath>
 
-#include "sim/csv.h"
 #include "sim/planner.h"
 
 namespace fathom::sim {
@@ -96,34 +95,23 @@ std::vector<Sensitivity> plan_sensitivities(const PlanInput& input, const PlanRe
   return out;
 }
 
-Result<ProfileFit> fit_profile(const std::string& file, std::string_view text, const HardwareProfile& hw,
+Result<ProfileFit> fit_profile(const std::vector<MeasuredStep>& steps, const HardwareProfile& hw,
                                const ModelShape& model, const DecodeUnitShape& decode,
                                const PrefillUnitShape& prefill) {
   ProfileFit fit{hw};
   HardwareProfile plain = hw;
   plain.decode_phi = plain.prefill_phi = 1;
   Fit decode_fit, prefill_fit;
-  for (const CsvRow& row : csv_rows(text)) {
-    if (row.fields[0] == "phase") continue;
-    const bool is_decode = row.fields[0] == "decode";
-    if (!is_decode && row.fields[0] != "prefill") {
-      return invalid_argument("{}:{}: phase: \"{}\" is neither decode nor prefill", file, row.line,
-                              row.fields[0]);
-    }
-    const char* load_name = is_decode ? "requests_per_rank" : "tokens_per_rank";
-    const char* length_name = is_decode ? "kv_tokens_per_request" : "context_tokens";
-    ASSIGN_OR_RETURN(const double load, csv_number(file, row, 1, load_name, 1e-3, 1e7));
-    ASSIGN_OR_RETURN(const double length, csv_number(file, row, 2, length_name, 0, 1e7));
-    ASSIGN_OR_RETURN(const double time_ms, csv_number(file, row, 3, "time_ms", 1e-6, 1e9));
-    if (is_decode) {
-      decode_fit.add(decode_step_us(plain, model, decode, {load, load, load * length}) / 1e3, time_ms);
+  for (const MeasuredStep& step : steps) {
+    const double load = step.load_per_rank;
+    if (step.decode) {
+      const DecodeLoad at{load, load, load * step.length};
+      decode_fit.add(decode_step_us(plain, model, decode, at, decode.ep > 1) / 1e3, step.time_ms);
     } else {
-      const double layer_us = prefill_layer_us(plain, model, prefill, {load, load * length});
-      prefill_fit.add(model.layers * layer_us / 1e3 + plain.prefill_host_ms, time_ms);
+      const double layer_us = prefill_layer_us(plain, model, prefill, {load, load * step.length});
+      prefill_fit.add(model.layers * layer_us / 1e3 + plain.prefill_host_ms, step.time_ms);
     }
   }
-  if (decode_fit.rows.empty() && prefill_fit.rows.empty())
-    return invalid_argument("{}:1: phase: no rows", file);
   if (!decode_fit.rows.empty()) {
     RETURN_IF_ERROR(set_profile_constant(fit.hw, "residual.decode_phi", decode_fit.phi()));
     fit.decode_rows = static_cast<int>(decode_fit.rows.size());

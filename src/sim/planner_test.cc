@@ -1,3 +1,4 @@
+// Plans of the published layout and of one server, fits to measurements, dry runs of the autoscaler.
 #include "sim/planner.h"
 
 #include <gtest/gtest.h>
@@ -60,6 +61,7 @@ TEST(Planner, MoreIsNeverLess) {
   }
 }
 
+// Case G7: objectives below what the hardware can do are said, not chased.
 TEST(Planner, SaysWhyNothingFits) {
   PlanInput in = published_layout();
   in.slo_tokens_per_s_per_user = 500;
@@ -109,15 +111,59 @@ TEST(Planner, FitsAProfileToMeasurements) {
   for (const double b : {40.0, 80.0, 120.0}) {
     rows += fmt::format("decode,{},4989,{}\n", b, decode_step_us(slow, {}, decode, {b, b, b * 4989}) / 1e3);
   }
-  const auto fit = fit_profile("m.csv", rows, test_profile("h800"), {}, decode, {});
+  const auto fit = fit_profile(steps_from_csv("m.csv", rows).value(), test_profile("h800"), {}, decode, {});
   ASSERT_TRUE(fit.ok());
   EXPECT_NEAR(fit->hw.decode_phi, 1.1, 1e-6);
   EXPECT_NEAR(fit->decode_rms_percent, 0, 1e-6);
-  const auto bad = fit_profile("m.csv", "decode,40,4989\n", slow, {}, decode, {});
-  EXPECT_EQ(bad.status().message(), "m.csv:1: time_ms: missing");
+  const auto error = [](const char* text) { return steps_from_csv("m.csv", text).status().message(); };
+  EXPECT_EQ(error("decode,40,4989\n"), "m.csv:1: time_ms: missing");
+  EXPECT_EQ(error("encode,40,4989,1\n"), "m.csv:1: phase: \"encode\" is neither decode nor prefill");
+  EXPECT_EQ(error("phase,load,length,time_ms\n"), "m.csv:1: phase: no rows");
 }
 
-// Cases G4 and G7: a dry run neither oscillates nor passes its budget.
+// The counters a server would export after 100 requests of 500 tokens in (100 from the cache) and 51 out, ten
+// at a time.
+constexpr const char* kMetrics =
+    "# HELP fathom_generated_tokens_total tokens sampled\n"
+    "# TYPE fathom_generated_tokens_total counter\n"
+    "fathom_generated_tokens_total{model=\"m\"} 5100\n"
+    "fathom_time_to_first_token_seconds_count{model=\"m\"} 100\n"
+    "fathom_prompt_hit_tokens_total{model=\"m\"} 10000\n"
+    "fathom_prompt_miss_tokens_total{model=\"m\"} 4e4\n"
+    "fathom_decode_steps_total{model=\"m\"} 500\n"
+    "fathom_decode_step_seconds_total{model=\"m\"} 10\n"
+    "fathom_prefill_steps_total{model=\"m\"} 100\n"
+    "fathom_prefill_step_seconds_total{model=\"m\"} 20\n"
+    "fathom_prefill_tokens_total{model=\"m\"} 40000\n";
+
+TEST(Planner, ReadsAServersMetrics) {
+  ASSERT_TRUE(looks_like_metrics(kMetrics));
+  EXPECT_FALSE(looks_like_metrics("phase,load,length,time_ms\n"));
+  const auto steps = steps_from_metrics("m.txt", kMetrics, {1, 1, 1, 1}).value();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_TRUE(steps[0].decode);
+  EXPECT_DOUBLE_EQ(steps[0].load_per_rank, 10);
+  EXPECT_DOUBLE_EQ(steps[0].length, 551);
+  EXPECT_DOUBLE_EQ(steps[0].time_ms, 20);
+  EXPECT_DOUBLE_EQ(steps[1].load_per_rank, 400);
+  EXPECT_DOUBLE_EQ(steps[1].length, 600);
+  EXPECT_DOUBLE_EQ(steps[1].time_ms, 200);
+  const HardwareProfile cpu = test_profile("cpu-2core");
+  const DecodeUnitShape decode{1, 64, 1, 1, false};
+  const PrefillUnitShape prefill{1, 64, 1, 0.25};
+  const auto fit = fit_profile(steps, cpu, known_model_shape("deepseek-v2-lite").value(), decode, prefill);
+  ASSERT_TRUE(fit.ok());
+  EXPECT_NE(fit->hw.decode_phi, cpu.decode_phi);
+  EXPECT_EQ(fit->decode_rows + fit->prefill_rows, 2);
+  std::string torn = kMetrics;
+  torn.resize(torn.size() - 6);
+  EXPECT_EQ(steps_from_metrics("m.txt", torn, {}).status().message(),
+            "m.txt:11: fathom_prefill_tokens_total: no value");
+  EXPECT_EQ(steps_from_metrics("m.txt", "fathom_prompt_hit_tokens_total 3\n", {}).status().message(),
+            "m.txt: fathom_time_to_first_token_seconds_count: missing");
+}
+
+// Case G4: a dry run neither oscillates nor passes its budget.
 TEST(Planner, DryRunOfTheAutoscalerFollowsARampWithinItsBudget) {
   const PlanInput in = published_layout();
   const AutoscaleOptions options = autoscale_options_of(in, *make_plan(in).plan);
@@ -132,6 +178,26 @@ TEST(Planner, DryRunOfTheAutoscalerFollowsARampWithinItsBudget) {
   EXPECT_LT(replay.hours.num_changes, 60);
   EXPECT_LE(replay.hours.nodes_max, options.budget_nodes);
   EXPECT_FALSE(replay.lines.empty());
+  // Case G6: no nodes to be had for the first hour. Starts are given up, backed off from, and said so.
+  const AutoscaleReplay starved = replay_autoscaler(trace, options, in.hit_share, 10, 3600);
+  EXPECT_LE(starved.hours.nodes_max, options.budget_nodes);
+  const auto says = [&](std::string_view reason) {
+    return std::any_of(starved.lines.begin(), starved.lines.end(),
+                       [&](const std::string& line) { return line.find(reason) != std::string::npos; });
+  };
+  EXPECT_TRUE(says(scale_reason_name(ScaleReason::kStartTimedOut)));
+  EXPECT_GT(starved.hours.num_changes, 4);  // the blockade over, the fleet follows the load
+}
+
+TEST(Planner, HoursCarryTheClockOfTheLoadFile) {
+  PlanInput in = published_layout();
+  in.start_hour = 12;
+  const PlanResult plan = *make_plan(in).plan;
+  EXPECT_NE(plan_text(in, "deepseek-v3", plan, {}).find("\n12:00 "), std::string::npos);
+  const Report report = plan_report(in, "deepseek-v3", plan, {});
+  EXPECT_EQ(report.charts[0].x_ticks[1].second, "15:00");
+  EXPECT_EQ(report.tables[0].rows[13][0], "01:00");
+  EXPECT_NE(report.csv_files[0].text.find("\n11:00,"), std::string::npos);
 }
 
 TEST(Planner, DeploymentsNameEveryUnit) {

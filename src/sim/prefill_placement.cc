@@ -1,3 +1,4 @@
+// The prefill balancer with a delay between a unit's report and its arrival.
 #include "sim/prefill_placement.h"
 
 #include <algorithm>

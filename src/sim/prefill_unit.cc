@@ -1,3 +1,4 @@
+// Count-only prefill: queues per rank, cut into forwards by the servers' own rule.
 #include "sim/prefill_unit.h"
 
 #include <algorithm>

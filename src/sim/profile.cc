@@ -1,3 +1,4 @@
+// Reading a hardware profile: every constant must be there, known and possible.
 #include "sim/profile.h"
 
 #define TOML_EXCEPTIONS 0
@@ -73,8 +74,8 @@ constexpr Field kFields[] = {
     {"prefill_all_to_all.contention", &P::prefill_contention, 1, 100},
     {"kv.read_gb_per_s_per_node", &P::kv_read_gb_per_s_per_node, 1e-6, kHuge},
     {"kv.handover_ms", &P::kv_handover_ms, 0, kHuge},
-    {"residual.decode_phi", &P::decode_phi, 0.1, 10},
-    {"residual.prefill_phi", &P::prefill_phi, 0.1, 10},
+    {"residual.decode_phi", &P::decode_phi, 0.01, 100},
+    {"residual.prefill_phi", &P::prefill_phi, 0.01, 100},
 };
 
 constexpr int kBaseDepthMax = 4;

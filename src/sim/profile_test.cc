@@ -1,6 +1,9 @@
+// The shipped profiles, and what is said of broken ones.
 #include "sim/profile.h"
 
 #include <gtest/gtest.h>
+
+#include <sstream>
 
 #include "sim/test_profile.h"
 
@@ -35,6 +38,24 @@ TEST(Profile, AllShippedProfilesLoadAndDiffer) {
   EXPECT_NE(h800.hash, day.hash);
   EXPECT_EQ(h800.hash.size(), 16u);
   EXPECT_EQ(h800.hash, test_profile("h800").hash);
+}
+
+// Every constant says in its own line where it comes from.
+TEST(Profile, EveryConstantNamesItsSource) {
+  for (const char* name : {"h800", "h800-day", "h100", "h200", "cpu-2core"}) {
+    std::istringstream lines(read_file_for_test(source_path(fmt::format("profiles/{}.toml", name))).value());
+    int line_idx = 0, constants = 0;
+    for (std::string line; std::getline(lines, line);) {
+      ++line_idx;
+      const size_t equals = line.find(" = ");
+      if (line.starts_with('#') || line.starts_with("base = ") || equals == std::string::npos) continue;
+      if (line.find('#') < equals) continue;  // the comment of the line before goes on
+      ++constants;
+      const size_t comment = line.find("# ", equals);
+      EXPECT_TRUE(comment != std::string::npos && line.size() > comment + 4) << name << ".toml:" << line_idx;
+    }
+    EXPECT_GT(constants, 0) << name;
+  }
 }
 
 TEST(Profile, MissingConstantNamesFileLineAndField) {

@@ -5,9 +5,9 @@
 #include <map>
 
 #include "balance/migration.h"
+#include "base/det_math.h"
 #include "base/rng.h"
 #include "sim/cost_model.h"
-#include "sim/det_math.h"
 #include "sim/test_profile.h"
 
 namespace fathom::sim {

@@ -1,3 +1,4 @@
+// Replays side by side: policies, their balance, hits and waits.
 #include "sim/replay_report.h"
 
 namespace fathom::sim {

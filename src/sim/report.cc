@@ -1,3 +1,4 @@
+// summary.json, numbers for people, and the comparison of two runs.
 #include "sim/report.h"
 
 #include <charconv>

@@ -186,6 +186,10 @@ std::string table_html(const Table& table) {
   return out + "</table></div>\n";
 }
 
+const char* origin_name(Origin origin) {
+  return origin == Origin::kInput ? "input" : origin == Origin::kFit ? "fit" : "prediction";
+}
+
 Table figures_table(const Report& report) {
   Table table{"Published against simulated",
               "input: given to the simulation, so a match proves nothing; prediction: came out of it; fit: a "
@@ -195,20 +199,17 @@ Table figures_table(const Report& report) {
               {}};
   for (const Figure& f : report.figures) {
     if (!f.published) continue;
-    const char* origin = f.origin == Origin::kInput ? "input"
-                         : f.origin == Origin::kFit ? "fit"
-                                                    : "prediction";
     const double difference = *f.published != 0 ? 100 * (f.value / *f.published - 1) : 0;
     table.rows.push_back({f.name, pretty_number(f.value), pretty_number(*f.published),
-                          fmt::format("{:+.2f} %", difference), origin, f.note});
+                          fmt::format("{:+.2f} %", difference), origin_name(f.origin), f.note});
   }
   return table;
 }
 
 Table other_figures_table(const Report& report) {
-  Table table{"All other figures", "", {"figure", "value", "note"}, {}};
+  Table table{"All other figures", "", {"figure", "value", "what it is", "note"}, {}};
   for (const Figure& f : report.figures) {
-    if (!f.published) table.rows.push_back({f.name, pretty_number(f.value), f.note});
+    if (!f.published) table.rows.push_back({f.name, pretty_number(f.value), origin_name(f.origin), f.note});
   }
   return table;
 }

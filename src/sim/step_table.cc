@@ -1,3 +1,4 @@
+// Stages of a decode step, tabulated by the largest count and by the total.
 #include "sim/step_table.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reading traces (JSON lines and CSV), making synthetic ones, and what they can hit at best.
 #include "sim/trace.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The shipped traces, torn ones and made-up ones.
 #include "sim/trace.h"
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 // 1e-15 relative.
 #pragma once
 
-namespace fathom::sim {
+namespace fathom {
 
 double det_log(double x);            // natural logarithm; x > 0, normal
 double det_exp(double x);            // |x| <= 700
@@ -11,4 +11,4 @@ double det_pow(double x, double y);  // x >= 0; 0^y = 0
 // Standard normal quantile (Wichura 1988, algorithm AS 241, PPND16); 0 < p < 1.
 double normal_quantile(double p);
 
-}  // namespace fathom::sim
+}  // namespace fathom

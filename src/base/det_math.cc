@@ -1,4 +1,5 @@
-#include "sim/det_math.h"
+// exp, log and the normal quantile from + - * / alone: equal bits on every x86-64 machine.
+#include "base/det_math.h"
 
 #include <bit>
 #include <cmath>
@@ -6,7 +7,7 @@
 
 #include "base/check.h"
 
-namespace fathom::sim {
+namespace fathom {
 namespace {
 
 constexpr double kLn2Hi = 6.93147180369123816490e-01;  // the top 32 bits of ln 2: k * kLn2Hi is exact
@@ -100,4 +101,4 @@ double normal_quantile(double p) {
   return q < 0 ? -z : z;
 }
 
-}  // namespace fathom::sim
+}  // namespace fathom

@@ -1,10 +1,11 @@
-#include "sim/det_math.h"
+// Against libm, and against each other.
+#include "base/det_math.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-namespace fathom::sim {
+namespace fathom {
 namespace {
 
 TEST(DetMath, AgreesWithLibm) {
@@ -24,4 +25,4 @@ TEST(DetMath, NormalQuantileInvertsTheNormalDistribution) {
 }
 
 }  // namespace
-}  // namespace fathom::sim
+}  // namespace fathom

@@ -1,0 +1,138 @@
+// A plan as the files that deploy it. Options are those of `fathom serve`; where a plan wants units of many
+// ranks for one role, which one server process is not, the files say so.
+#include <cmath>
+
+#include "sim/plan_report.h"
+
+namespace fathom::sim {
+namespace {
+
+constexpr const char* kRolesNote =
+    "# Prefill and decode as services of their own, over the ranks of a unit, are not part of this version "
+    "of\n"
+    "# fathom: its one server command is `fathom serve`, on one machine. The arguments of the roles below "
+    "are\n"
+    "# the plan's figures, for services that take them.\n";
+
+struct RolePlan {
+  const char* role;  // the command
+  int units, nodes, ranks, slots, redundant;
+  std::vector<std::pair<std::string, std::string>> options;  // of that command
+};
+
+std::vector<RolePlan> roles_of(const std::string& model_name, const PlanResult& plan) {
+  const DecodeUnitPlan& d = plan.decode;
+  const PrefillUnitPlan& p = plan.prefill;
+  const std::string model = "/models/" + model_name;
+  if (plan.colocated) {
+    return {{"serve",
+             plan.peak_nodes,
+             1,
+             1,
+             d.slots,
+             d.redundant,
+             {{"model", model},
+              {"max-running", fmt::format("{}", static_cast<int>(std::ceil(d.requests_per_rank)))},
+              {"prefill-chunk", fmt::format("{:.0f}", p.budget_tokens_per_rank)}}}};
+  }
+  const auto options = [&](int ranks, int redundant) {
+    return std::vector<std::pair<std::string, std::string>>{
+        {"model", model},
+        {"ranks", fmt::format("{}", ranks)},
+        {"redundant-experts", fmt::format("{}", redundant)}};
+  };
+  return {{"prefill", plan.peak_prefill_units, p.nodes, p.ranks, p.slots, p.redundant,
+           options(p.ranks, p.redundant)},
+          {"decode", plan.peak_decode_units, d.nodes, d.ranks, d.slots, d.redundant,
+           options(d.ranks, d.redundant)}};
+}
+
+bool is_number(const std::string& text) { return text.find_first_not_of("0123456789") == std::string::npos; }
+
+std::string emit_toml(const std::string& model_name, const PlanInput& in,
+                      const std::vector<RolePlan>& roles) {
+  std::string out = fmt::format("model = \"{}\"\nhardware = \"{}\"\nprofile_hash = \"{}\"\n", model_name,
+                                in.hw.name, in.hw.hash);
+  for (const RolePlan& r : roles) {
+    out += fmt::format("\n[{}]\nunits = {}\nnodes_per_unit = {}\nranks_per_unit = {}\nexpert_slots = {}\n",
+                       r.role, r.units, r.nodes, r.ranks, r.slots);
+    out += fmt::format("\n[{}.options]  # of `fathom {}`\n", r.role, r.role);
+    for (const auto& [name, value] : r.options)
+      out += is_number(value) ? fmt::format("{} = {}\n", name, value)
+                              : fmt::format("{} = \"{}\"\n", name, value);
+  }
+  return out + fmt::format("\n[objectives]\nttft_s = {}\ntokens_per_s_per_user = {}\n", in.slo_ttft_s,
+                           in.slo_tokens_per_s_per_user);
+}
+
+// One StatefulSet per unit: a unit lives, fails and scales as a whole, so its pods start together.
+std::string emit_kubernetes(const PlanInput& in, const std::vector<RolePlan>& roles) {
+  std::string out;
+  for (const RolePlan& r : roles) {
+    std::string args = r.role;
+    for (const auto& [name, value] : r.options) args += fmt::format(", --{}, \"{}\"", name, value);
+    const bool one_machine = r.ranks == 1;
+    if (one_machine) args += ", --host, 0.0.0.0";
+    const std::string limits =
+        one_machine ? ""
+                    : fmt::format("        resources:\n          limits: {{nvidia.com/gpu: {}}}\n",
+                                  static_cast<int>(in.hw.gpus_per_node));
+    for (int unit = 0; unit < r.units; ++unit) {
+      const std::string name = fmt::format("fathom-{}-{}", r.role, unit);
+      const std::string labels = fmt::format("{{app: fathom, role: {}, unit: \"{}\"}}", r.role, unit);
+      out += fmt::format(
+          "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: {0}\nspec:\n  clusterIP: None\n  selector: "
+          "{1}\n"
+          "  ports: [{{name: http, port: 8000}}]\n"
+          "---\napiVersion: apps/v1\nkind: StatefulSet\nmetadata:\n  name: {0}\n  labels: {1}\n"
+          "spec:\n  replicas: {2}\n  serviceName: {0}\n  podManagementPolicy: Parallel\n"
+          "  selector:\n    matchLabels: {1}\n"
+          "  template:\n    metadata:\n      labels: {1}\n    spec:\n      containers:\n"
+          "      - name: fathom\n        image: fathom:latest\n        args: [{3}]\n{4}",
+          name, labels, r.nodes, args, limits);
+    }
+  }
+  return out;
+}
+
+std::string emit_slurm(const PlanInput& in, const std::vector<RolePlan>& roles) {
+  std::string out = "# Submits one job per unit; a unit starts and ends as a whole.\nset -e\n";
+  for (const RolePlan& r : roles) {
+    std::string command = fmt::format("fathom {}", r.role);
+    for (const auto& [name, value] : r.options) command += fmt::format(" --{} {}", name, value);
+    const std::string gpus =
+        r.ranks == 1 ? "" : fmt::format(" --gpus-per-node={}", static_cast<int>(in.hw.gpus_per_node));
+    out += fmt::format(
+        "for unit in $(seq 0 {}); do\n  sbatch --job-name=fathom-{}-$unit --nodes={} --ntasks-per-node=1{} "
+        "\\\n"
+        "    --wrap=\"srun {}\"\ndone\n",
+        r.units - 1, r.role, r.nodes, gpus, command);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<EmitFormat> parse_emit_format(std::string_view name) {
+  if (name == "toml") return EmitFormat::kToml;
+  if (name == "kubernetes") return EmitFormat::kKubernetes;
+  if (name == "slurm") return EmitFormat::kSlurm;
+  return invalid_argument("--emit: \"{}\" is none of toml, kubernetes, slurm", name);
+}
+
+std::string emit_deployment(const std::string& model_name, const PlanInput& in, const PlanResult& plan,
+                            EmitFormat format) {
+  const std::vector<RolePlan> roles = roles_of(model_name, plan);
+  const std::string note = plan.colocated ? "" : kRolesNote;
+  switch (format) {
+    case EmitFormat::kToml:
+      return note + emit_toml(model_name, in, roles);
+    case EmitFormat::kKubernetes:
+      return note + emit_kubernetes(in, roles);
+    case EmitFormat::kSlurm:
+      return "#!/usr/bin/env bash\n" + note + emit_slurm(in, roles);
+  }
+  return "";
+}
+
+}  // namespace fathom::sim
