@@ -63,9 +63,8 @@ test-san:
 	  FATHOM_BINARY=$$PWD/$$dir/fathom FATHOM_TIME_FACTOR=10 build/venv/bin/python -m pytest -q -m "not slow" tests/e2e || exit 1; \
 	done
 
-# Property tests take RC_PARAMS: twenty times their usual number of cases. Small fleets take five thousand seeds of faults,
-# the published day is simulated whole.
-# seeds of faults, the published day is simulated whole.
+# Property tests take RC_PARAMS: twenty times their usual number of cases. Small fleets take five
+# thousand seeds of faults, the published day is simulated whole.
 test-slow: build-tests
 	@tools/setup.sh slow
 	@JOBS=$(JOBS) tools/fuzz_all.sh 60
