@@ -132,6 +132,57 @@ TEST(ReplicaChoice, reaches_the_optimum_on_chains_and_random_graphs) {
   }
 }
 
+// Busiest rank over mean at the published shapes, means of several layers: experts left in order, placed by
+// yesterday's loads, the same with the batch split at the optimum, and placed by today's.
+struct Ordering {
+  double in_order = 0, stale = 0, stale_split = 0, fresh = 0;
+};
+
+Ordering order_at(const RebalanceShape& shape, double sigma, double tokens_mean) {
+  constexpr int kExperts = 256, kLayers = 8;
+  Ordering sums;
+  ReplicaChooser chooser;
+  ReplicaSplit split;
+  for (uint64_t seed = 0; seed < kLayers; ++seed) {
+    Rng rng(seed);
+    const auto yesterday = lognormal_weights(rng, kExperts, sigma, 10000);
+    std::vector<float> today = yesterday;
+    for (float& w : today) w *= static_cast<float>(std::exp(0.15 * test_normal(rng)));
+    std::vector<int32_t> tokens, in_order(static_cast<size_t>(shape.num_replicas));
+    for (const float w : today) tokens.push_back(static_cast<int32_t>(w / 10000 * tokens_mean));
+    for (size_t s = 0; s < in_order.size(); ++s) in_order[s] = static_cast<int32_t>(s % kExperts);
+    const auto busiest = [&](const ExpertPlacement& placement, bool at_optimum) {
+      const PlacementView view = placement_view(placement, 0, shape.num_gpus);
+      if (at_optimum) return chooser.choose(tokens, view, split).max_over_mean();
+      split_evenly(tokens, view, 0, split);
+      const auto loads = rank_tokens(split, view);
+      const auto sum = static_cast<double>(std::accumulate(loads.begin(), loads.end(), int64_t{0}));
+      return static_cast<double>(*std::max_element(loads.begin(), loads.end())) * shape.num_gpus / sum;
+    };
+    const ExpertPlacement stale = rebalance_experts({1, kExperts, yesterday}, shape).value();
+    sums.in_order += busiest(placement_from_slots(1, kExperts, in_order).value(), false) / kLayers;
+    sums.stale += busiest(stale, false) / kLayers;
+    sums.stale_split += busiest(stale, true) / kLayers;
+    sums.fresh += busiest(rebalance_experts({1, kExperts, today}, shape).value(), false) / kLayers;
+  }
+  return sums;
+}
+
+TEST(ReplicaChoice, placements_order_as_measured) {
+  const Ordering decode = order_at({288, 1, 1, 144}, 0.6, 88 * 8 * 144 / 256.0);
+  const Ordering prefill = order_at({288, 1, 1, 32}, 0.6, 1024 * 8 * 32 / 256.0);
+  for (const Ordering& o : {decode, prefill}) {
+    std::printf("max/mean: in order %.2f, stale %.2f, stale with the split %.2f, fresh %.2f\n", o.in_order,
+                o.stale, o.stale_split, o.fresh);
+    EXPECT_GT(o.in_order, 1.4 * o.stale);
+    EXPECT_GT(o.stale, o.fresh);
+    EXPECT_LE(o.stale_split, o.stale);
+  }
+  // The split pays where a rank has nine slots; with two it finds almost nothing.
+  EXPECT_LT(prefill.stale_split - 1, 0.7 * (prefill.stale - 1));
+  EXPECT_GT(decode.stale_split, decode.stale * 0.95);
+}
+
 TEST(ReplicaChoice, source_ranks_cut_the_shares_without_overlap) {
   const std::vector<SlotShare> shares{{4, 3}, {9, 0}, {2, 5}};
   const std::vector<int32_t> per_source{2, 0, 4, 2};

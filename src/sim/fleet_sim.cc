@@ -134,7 +134,7 @@ void FleetSim::arrive(int64_t now) {
   next_arrival_ns_ = draw_arrival(now);
 }
 
-void FleetSim::dispatch_prefill(int64_t now, const PrefillJob& job) {
+void FleetSim::dispatch_prefill(int64_t now, PrefillJob job) {
   const std::optional<RankRef> to = prefill_placement_->place(now, job.input_tokens, job.cached_tokens);
   if (!to) {
     unrouted_.push_back(job);
@@ -145,9 +145,8 @@ void FleetSim::dispatch_prefill(int64_t now, const PrefillJob& job) {
     ++cell().refused_requests;
     return;
   }
-  PrefillJob accepted = job;
-  accepted.accepted = true;
-  prefill_[to->unit].add(to->rank, accepted);
+  job.accepted = true;
+  prefill_[to->unit].add(to->rank, job);
   if (events_[num_decode() + to->unit] == kNever) begin_forward(to->unit, now);
 }
 

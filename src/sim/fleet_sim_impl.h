@@ -63,7 +63,7 @@ class FleetSim {
 
   // prefill
 
-  void dispatch_prefill(int64_t now, const PrefillJob& job);
+  void dispatch_prefill(int64_t now, PrefillJob job);
   void dispatch_unrouted(int64_t now);
   void count_unfinished();
 

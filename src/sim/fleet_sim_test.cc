@@ -131,6 +131,40 @@ TEST(Balancing, PoliciesOrderAsMeasured) {
   EXPECT_GT(speed(run_steady(perfect)), speed(ours));
 }
 
+TEST(Balancing, PrefillPoliciesOrderAsMeasured) {
+  const auto wait_s = [](PrefillPolicy policy) {
+    FleetOptions options = steady_options();
+    options.prefill_policy = policy;
+    const double p99 = run_steady(options).ttft_ms.percentile(0.99) / 1e3;
+    std::printf("%-16s first token p99 %.1f s\n", std::string(prefill_policy_name(policy)).c_str(), p99);
+    return p99;
+  };
+  const double in_turn = wait_s(PrefillPolicy::kRoundRobin);
+  const double tokens = wait_s(PrefillPolicy::kLeastTokens);
+  const double ours = wait_s(PrefillPolicy::kFathom);
+  EXPECT_GT(in_turn, tokens);
+  EXPECT_GT(tokens, ours);
+}
+
+// Trap: a compressed clock. Lifetimes do not compress, so what a unit drains takes as long whatever part of
+// the hour is simulated, and must not be scaled with it.
+TEST(Traps, DrainsTakeLifetimesNotFractions) {
+  const DayFiles shrinking{steady_day().load,
+                           DaySchedule({{0, 36 + 16, {2, 4}}, {12 * 3600, 18 + 16, {1, 4}}}), 0, 0};
+  const auto drain_s = [&](double fraction) {
+    FleetOptions options = steady_options();
+    options.requests_per_day /= 2;
+    options.fraction = fraction;
+    return run_day(test_profile("h800-day"), ModelShape{}, shrinking, options, {})
+        .metrics.total()
+        .decode_drain_node_seconds;
+  };
+  const double half = drain_s(0.02), whole = drain_s(0.04);
+  std::printf("drain of one unit: %.0f node-seconds at 2 %% of each hour, %.0f at 4 %%\n", half, whole);
+  EXPECT_GT(half, 18 * 100);
+  EXPECT_LT(whole / half, 1.6);  // twice the time simulated; the longer run also has longer requests to drain
+}
+
 // Minutes long; the slow suite asks for it.
 bool whole_days() { return std::getenv("FATHOM_WHOLE_DAYS") != nullptr; }
 

@@ -157,3 +157,15 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
     assert summary["profile_hash"] in first["report.html"].decode()
     done = fathom("simulate", "published-day", "--fraction", "0.002", "--compare", tmp_path / "a")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_worked_examples_print_what_the_page_shows():
+    page = (ROOT / "docs/planning.md").read_text().split("## Three worked examples")[1]
+    blocks = re.findall(r"^```\n(.*?)^```$", page, re.M | re.S)
+    assert len(blocks) == 6
+    for command, shown in zip(blocks[::2], blocks[1::2]):
+        words = command.replace("\\\n", " ").split()
+        assert words[:2] == ["fathom", "plan"]
+        done = fathom(*words[1:])
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == shown
