@@ -30,6 +30,12 @@ void add_model_options(CLI::App& command, serve::LocalModelOptions& options) {
   command.add_option("--threads", engine.threads, "Threads of the engine (default: all processors)")
       ->check(CLI::Range(1, 1024))
       ->default_str("");
+  command
+      .add_option("--numa", options.numa,
+                  "auto: with several memory nodes, ranks stay on one each and pages lie near them; off: the "
+                  "system decides")
+      ->check(CLI::IsMember({"auto", "off"}))
+      ->capture_default_str();
   command.add_option("--kv-memory", engine.kv_memory_bytes, "Memory for KV blocks, e.g. 512M or 8G")
       ->transform(byte_size())
       ->capture_default_str();

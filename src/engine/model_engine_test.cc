@@ -3,6 +3,7 @@
 //   fast default   tokens are equal over batch and chunk sizes
 #include <gtest/gtest.h>
 
+#include "base/cpu.h"
 #include "engine/engine.h"
 #include "engine/memory_estimate.h"
 #include "engine/model_parts.h"
@@ -143,6 +144,33 @@ TEST(ModelEngine, too_little_memory_is_refused_with_the_arithmetic) {
   SystemClock clock;
   EXPECT_EQ(Engine::create(options, *model, clock).status().message(),
             "--kv-memory: 100000 bytes hold 2 blocks of 36864 bytes, one request of 320 tokens needs 5");
+}
+
+// On nodes that this machine may not have: two that share its memory, each with one of its processors.
+TEST(ModelEngine, tokens_do_not_depend_on_where_ranks_and_pages_lie) {
+  const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kBf16, 10);
+  EngineOptions options = base_options(*model);
+  options.deterministic = true;
+  const Answers want = answers_of(*model, options);
+  const std::vector<int> cpus = available_cpus();
+  options.numa_nodes = {{.id = 0, .cpus = {cpus.front()}}, {.id = 0, .cpus = {cpus.back()}}};
+  options.threads = 2;
+  for (const auto& [prefill_ep, decode_ep] : {std::pair{1, 1}, {2, 4}}) {
+    options.prefill_ep = prefill_ep;
+    options.decode_ep = decode_ep;
+    EXPECT_EQ(answers_of(*model, options), want) << "EP " << prefill_ep << " and " << decode_ep;
+  }
+}
+
+TEST(ModelEngine, experts_lie_near_the_decode_rank_that_has_them) {
+  EngineOptions options{.decode_ep = 4, .redundant_experts = 2};
+  EXPECT_TRUE(weight_pages(options, 10).nodes.empty()) << "one node: nothing to place";
+  options.numa_nodes = {{.id = 0, .cpus = {0, 1}}, {.id = 1, .cpus = {2, 3}}};
+  // 12 slots on 4 ranks: experts 0-5 on ranks 0 and 1, on node 0.
+  EXPECT_EQ(weight_pages(options, 10).expert_nodes, (std::vector<int>{0, 0, 0, 0, 0, 0, 1, 1, 1, 1}));
+  options.decode_ep = 1;
+  options.redundant_experts = 0;
+  EXPECT_EQ(weight_pages(options, 4).expert_nodes, std::vector<int>(4, kAnyNode));
 }
 
 // The estimate is made before the weights are read; what the engine then allocates must stay below it, and

@@ -31,6 +31,10 @@ Result<std::unique_ptr<Executor>> make_executor(const Model& model, KvStorage& s
   return std::unique_ptr<Executor>(new ForwardExecutor(std::move(group)));
 }
 
+std::vector<RankCpus> rank_cpus(const EngineOptions& options, int32_t num_ranks) {
+  return place_ranks(options.numa_nodes, num_ranks, std::max(1, options.threads / num_ranks));
+}
+
 }  // namespace
 
 KvLayout kv_layout_of(const Model& model) {
@@ -46,10 +50,10 @@ Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& 
   const int64_t num_blocks = options.kv_memory_bytes / layout.block_bytes();
   const int32_t needed = blocks_for_tokens(options.max_context);
   if (num_blocks < needed) {
-    return make_status(
-        StatusCode::kResourceExhausted,
-        "--kv-memory: {} bytes hold {} blocks of {} bytes, one request of {} tokens needs {}",
-        options.kv_memory_bytes, num_blocks, layout.block_bytes(), options.max_context, needed);
+    return make_status(StatusCode::kResourceExhausted,
+                       "--kv-memory: {} bytes hold {} blocks of {} bytes, one request of {} tokens needs {}",
+                       options.kv_memory_bytes, num_blocks, layout.block_bytes(), options.max_context,
+                       needed);
   }
   EngineParts parts;
   constexpr int64_t kManyBlocks = int64_t{1} << 30;
@@ -65,15 +69,32 @@ Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& 
                          .max_logit_rows = options.max_running,
                          .max_context = options.max_context,
                          .clock = &clock};
+  const bool numa = options.numa_nodes.size() > 1;
+  // Any rank's thread may read any block: the pool belongs to all of them.
+  if (numa) interleave_pages(parts.storage->bytes(), options.numa_nodes);
+  if (numa) forward.rank_cpus = rank_cpus(options, options.prefill_ep);
   ASSIGN_OR_RETURN(parts.prefill, make_executor(model, *parts.storage, forward));
   forward.phase = Phase::kDecode;
   forward.num_ranks = options.decode_ep;
   forward.max_tokens_per_rank = options.decode_slots_per_rank();
+  if (numa) forward.rank_cpus = rank_cpus(options, options.decode_ep);
   ASSIGN_OR_RETURN(parts.decode, make_executor(model, *parts.storage, forward));
   parts.fingerprint = fmt::format("{}:{}:{}", model.weights().fingerprint, isa_name(active_isa()),
                                   options.deterministic ? "deterministic" : "fast");
   parts.vocab_size = static_cast<int32_t>(model.config().vocab_size);
   return parts;
+}
+
+WeightPages weight_pages(const EngineOptions& options, int64_t num_experts) {
+  if (options.numa_nodes.size() < 2) return {};
+  WeightPages pages{.nodes = options.numa_nodes};
+  const std::vector<RankCpus> ranks = rank_cpus(options, options.decode_ep);
+  const int64_t slots_per_rank = (num_experts + options.redundant_experts) / options.decode_ep;
+  for (int64_t expert = 0; expert < num_experts; ++expert) {
+    pages.expert_nodes.push_back(
+        ranks[static_cast<size_t>(expert / std::max<int64_t>(1, slots_per_rank)) % ranks.size()].node);
+  }
+  return pages;
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, const Model& model,

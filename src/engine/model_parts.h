@@ -15,4 +15,8 @@ KvLayout kv_layout_of(const Model& model);
 // kResourceExhausted when kv_memory_bytes is less than one block. `model` and `clock` must outlive the parts.
 Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& model, const Clock& clock);
 
+// Where the weights should lie: dense parts over all nodes in turn, each expert near the decode rank that has
+// it at first. Empty on one node.
+WeightPages weight_pages(const EngineOptions& options, int64_t num_experts);
+
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/numa.h"
 #include "base/status.h"
 #include "kernels/formats.h"
 
@@ -17,6 +18,8 @@ struct EngineOptions {
   bool deterministic = false;     // bit-equal tokens whatever the batch, chunks, ranks and cache; slower
   std::optional<ActFormat>
       dispatch_format;  // of tokens sent to experts; unset: what the experts' kernels read
+  // Nodes to spread ranks, weights and KV over, if more than one; empty: the system places all.
+  std::vector<NumaNode> numa_nodes;
   int32_t threads = 1;  // thread budget of both engines together; they take turns
 
   int64_t kv_memory_bytes = int64_t{1} << 30;  // memory of the block pool; holds at least one max_context

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/status.h"
@@ -55,6 +56,9 @@ class KvStorage {
   int64_t row_stride_bytes() const { return row_stride_bytes_; }
   int64_t block_bytes() const { return block_bytes_; }
   int64_t bytes_per_token() const { return layout_.bytes_per_token(); }
+
+  // All of it, for placing its pages.
+  std::span<std::byte> bytes() { return buffer_.bytes(); }
 
   // The row of the token at `offset` (0 … 63) of `block` in `layer`; 64-byte aligned.
   std::byte* row(BlockId block, int32_t layer, int32_t offset) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/numa.h"
 #include "base/status.h"
 #include "ep/exchange.h"
 #include "ep/placement.h"
@@ -31,6 +32,8 @@ struct ForwardOptions {
   int threads = 1;  // of the whole group: one rank takes all, several get max(1, threads / num_ranks) each
   std::optional<ActFormat>
       dispatch_format;                // what dispatch carries; unset: the expert GEMM's own input format
+  // [num_ranks] where each rank's threads run and its buffers lie; empty: wherever the system likes.
+  std::vector<RankCpus> rank_cpus;
   int64_t max_tokens_per_rank = 512;  // new tokens of one step
   int64_t max_logit_rows = 64;        // over all ranks
   int64_t max_context = 0;            // tokens of one sequence; 0: whatever the KV storage can hold

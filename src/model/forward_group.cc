@@ -8,6 +8,14 @@
 namespace fathom {
 namespace {
 
+// Ranks are not tied to threads: whichever thread runs one moves to where the rank's own threads are.
+void keep_on(const std::vector<int>& cpus) {
+  thread_local std::vector<int> here;
+  if (here == cpus) return;
+  run_on_cpus(cpus);
+  here = cpus;
+}
+
 // Runs the ranks in this process, each on a thread of its own (the caller's is one of them), asleep between
 // steps.
 class InprocForwardGroup final : public ForwardGroup {
@@ -31,6 +39,7 @@ class InprocForwardGroup final : public ForwardGroup {
                           .stop = stop_};
     for (int rank = 0; rank < options_.num_ranks; ++rank) {
       endpoints_.push_back(transport_->endpoint(rank));
+      const PreferNode near(options_.rank_cpus.empty() ? kAnyNode : options_.rank_cpus[rank].node);
       ranks_.push_back(std::make_unique<RankForward>(setup, *endpoints_.back()));
     }
     rank_logits_.resize(options_.num_ranks);
@@ -146,6 +155,7 @@ void InprocForwardGroup::assign_logits() {
 }
 
 void InprocForwardGroup::run_rank(int rank) {
+  if (!options_.rank_cpus.empty()) keep_on(options_.rank_cpus[rank].cpus);
   statuses_[rank] = ranks_[rank]->step(batches_[rank], snapshot_, stats_.overlapped, rank_logits_[rank]);
   const StatusCode code = statuses_[rank].code();
   // The others must not wait for a rank that has failed until their deadline.
@@ -196,6 +206,10 @@ Result<ForwardOptions> complete_options(const Model& model, const KvStorage& sto
     return invalid_argument(
         "forward group: {} threads, {} tokens per rank, {} rows of logits, context {}: too small",
         options.threads, options.max_tokens_per_rank, options.max_logit_rows, options.max_context);
+  }
+  if (!options.rank_cpus.empty() && static_cast<int>(options.rank_cpus.size()) != options.num_ranks) {
+    return invalid_argument("forward group: processors for {} ranks, there are {}", options.rank_cpus.size(),
+                            options.num_ranks);
   }
   const ModelConfig& config = model.config();
   const KvLayout want{.num_layers = static_cast<int32_t>(config.num_hidden_layers),

@@ -48,8 +48,9 @@ int64_t scratch_bytes(const RankSetup& setup) {
 }
 
 // More ranks than cores park at once: a spinning rank would keep the one it waits for from running.
-ThreadTeamOptions team_options(const RankSetup& setup) {
+ThreadTeamOptions team_options(const RankSetup& setup, int rank) {
   ThreadTeamOptions team{.num_threads = setup.threads};
+  if (!setup.options.rank_cpus.empty()) team.cpus = setup.options.rank_cpus[rank].cpus;
   if (setup.options.num_ranks > 1) team.spin_iterations = 0;
   return team;
 }
@@ -82,7 +83,7 @@ RankForward::RankForward(const RankSetup& setup, Endpoint& endpoint)
       gate_(gate_config(setup.model.config())),
       inv_freq_(rope_inv_freq(setup.model.config())),
       attention_factor_(rope_attention_factor(setup.model.config())),
-      stream_(team_options(setup), scratch_bytes(setup)),
+      stream_(team_options(setup, rank_), scratch_bytes(setup)),
       micro_batches_(make_micro_batches(setup)),
       exchange_(endpoint, exchange_shape(setup), static_cast<int>(micro_batches_.size())),
       experts_(setup.model.config(), setup.model.weights().ffn_act, setup.dispatch_format,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/numa.h"
 #include "base/thread_team.h"
 #include "kernels/linear.h"
 #include "model/config.h"
@@ -112,6 +113,12 @@ struct ModelWeights {
   std::vector<AlignedBuffer> memory;  // what everything above points into
 };
 
+// On which nodes the pages of the weights lie.
+struct WeightPages {
+  std::vector<NumaNode> nodes;    // all weights in turn over these; empty: wherever the system likes
+  std::vector<int> expert_nodes;  // [routed experts] instead, where not kAnyNode; or empty
+};
+
 struct LoadOptions {
   // Re-quantises linear layers: routed, shared and dense experts, attention projections, and the head unless
   // FP8. Embedding, norms, gate and kv_b stay. Unset: every tensor stays as the checkpoint has it.
@@ -121,6 +128,7 @@ struct LoadOptions {
   std::optional<MemoryDemand> demand;
   AvailableMemory available;
   Isa isa = active_isa();
+  WeightPages pages;
   // Called on the loading thread after each part, with bytes of the checkpoint read so far and in all.
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
 };

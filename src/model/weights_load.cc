@@ -48,6 +48,7 @@ class Loader {
 
   void run(const LoadOptions& options, ThreadTeam& team) {
     allocate();
+    place(options.pages);
     cut_pieces();
     const int64_t total_bytes = plan_.source_bytes();
     int64_t done_bytes = 0;
@@ -82,6 +83,20 @@ class Loader {
       *vector.target = vectors_.back();
     }
     CHECK(used_bytes_ == w_.bytes.total());
+  }
+
+  // Before anything is written: pages get their node when they are first touched.
+  void place(const WeightPages& pages) {
+    if (pages.nodes.empty()) return;
+    interleave_pages(w_.memory[0].bytes(), pages.nodes);
+    for (LayerWeights& layer : w_.layers) {
+      for (size_t e = 0; e < std::min(layer.moe.experts.size(), pages.expert_nodes.size()); ++e) {
+        if (pages.expert_nodes[e] == kAnyNode) continue;
+        for (const PackedWeight* w :
+             {&layer.moe.experts[e].gate, &layer.moe.experts[e].up, &layer.moe.experts[e].down})
+          bind_pages({w->data, static_cast<size_t>(w->bytes())}, pages.expert_nodes[e]);
+      }
+    }
   }
 
   std::byte* take(int64_t bytes) {

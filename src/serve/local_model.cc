@@ -9,6 +9,7 @@
 #include "base/cpu.h"
 #include "base/log.h"
 #include "engine/memory_estimate.h"
+#include "engine/model_parts.h"
 #include "serve/embedded_file.h"
 
 namespace fathom::serve {
@@ -82,6 +83,7 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
 
   EngineOptions engine = options.engine;
   if (engine.threads <= 0) engine.threads = static_cast<int32_t>(available_cpus().size());
+  if (options.numa == "auto") engine.numa_nodes = numa_nodes();
   RETURN_IF_ERROR(engine.validate());  // before the long part
   LoadOptions load;
   ASSIGN_OR_RETURN(load.weights, parse_weights_option(options.weights));
@@ -91,6 +93,7 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
   load.demand = MemoryDemand{.kv_bytes = engine.kv_memory_bytes,
                              .activation_bytes = activation_bytes(announced, engine)};
   load.available = available_memory();
+  load.pages = weight_pages(engine, announced.n_routed_experts);
   ThreadTeam team(engine.threads);
   ASSIGN_OR_RETURN(local->model_, Model::load(*local->source_, load, team));
   for (const std::string& warning : local->model_->weights().warnings) log_warning("{}", warning);
@@ -125,6 +128,8 @@ std::string LocalModel::summary() const {
                       dtype_name(weights.core_dtype), limits.deterministic ? "; deterministic" : "");
   text += fmt::format("processor  {}, {}, {} threads\n", cpu_model_name(), isa_name(active_isa()),
                       limits.threads);
+  if (limits.numa_nodes.size() > 1)
+    text += fmt::format("memory     over {} nodes\n", limits.numa_nodes.size());
   text += fmt::format("ranks      prefill EP{}, decode EP{}, {} experts + {} redundant\n", limits.prefill_ep,
                       limits.decode_ep, config.n_routed_experts, limits.redundant_experts);
   text += fmt::format(

@@ -19,6 +19,7 @@ struct LocalModelOptions {
   std::string model;               // a Hugging Face folder; empty: the built-in model
   std::string weights = "native";  // native, bf16, fp8, int8 or int4
   std::string name;                // empty: the folder's name, or kBuiltInModelName
+  std::string numa = "auto";       // auto: over all memory nodes, if there are several; off: the system places all
   EngineOptions engine;            // threads 0: all processors; eos_token_ids are the model's
   bool show_progress = false;      // a bar on stderr while loading
 };
