@@ -16,6 +16,10 @@ constexpr int kLinearsPerLevelMax = 4;
 // made.
 constexpr int64_t kSwigluTileN = kScaleBlock;
 constexpr int64_t kSwigluTileRows = 128;
+constexpr int64_t kSwigluTileFloats = kSwigluTileRows * kSwigluTileN;
+// A tile of the down projection takes more columns until it reads so many weights: small experts would spend
+// their time between tiles. Not more, so that few jobs still spread over the threads.
+constexpr int64_t kDownTileWeights = 128 * 1024;
 
 MatrixView<const float> one_row(const float* data, int64_t n) { return {data, 1, n}; }
 MatrixView<float> one_row(float* data, int64_t n) { return {data, 1, n}; }
@@ -40,10 +44,14 @@ MatrixView<float> tile_view(float* tile, int64_t rows, int64_t n_begin, int64_t 
 // Cuts jobs into (rows, columns) tiles, numbered through all jobs.
 class SwigluTiles {
  public:
-  SwigluTiles(SwigluJobs& jobs, int64_t n) : jobs_(jobs), n_(n) {
+  // Tiles of outputs [0, n), of kSwigluTileN columns or as many times that as read about `tile_weights`.
+  SwigluTiles(SwigluJobs& jobs, int64_t n, int64_t k, int64_t tile_weights)
+      : jobs_(jobs),
+        n_(n),
+        cols_max_(std::max<int64_t>(1, tile_weights / (k * kSwigluTileN)) * kSwigluTileN) {
     jobs.tile_begin_.assign(1, 0);
     for (const SwigluJobs::Job& job : jobs.jobs_) {
-      jobs.tile_begin_.push_back(jobs.tile_begin_.back() + row_tiles(job) * ceil_div(n, kSwigluTileN));
+      jobs.tile_begin_.push_back(jobs.tile_begin_.back() + row_tiles(job) * ceil_div(n, tile_cols(job)));
     }
   }
   int64_t num_tiles() const { return jobs_.tile_begin_.back(); }
@@ -59,16 +67,22 @@ class SwigluTiles {
     const int64_t local = i - begins[place];
     // Row tiles of the same columns follow one another: they share the weights they read.
     const int64_t row_begin = job.row_begin + local % row_tiles(job) * kSwigluTileRows;
-    const int64_t n_begin = local / row_tiles(job) * kSwigluTileN;
+    const int64_t n_begin = local / row_tiles(job) * tile_cols(job);
     return {job.w, row_begin, std::min(row_begin + kSwigluTileRows, job.row_end), n_begin,
-            std::min(n_begin + kSwigluTileN, n_)};
+            std::min(n_begin + tile_cols(job), n_)};
   }
 
  private:
   static int64_t row_tiles(const SwigluJobs::Job& job) { return ceil_div(job.num_rows(), kSwigluTileRows); }
+  // A tile's results fit kSwigluTileFloats.
+  int64_t tile_cols(const SwigluJobs::Job& job) const {
+    const int64_t rows = std::min(job.num_rows(), kSwigluTileRows);
+    return std::min(cols_max_, kSwigluTileFloats / rows / kSwigluTileN * kSwigluTileN);
+  }
 
   const SwigluJobs& jobs_;
   const int64_t n_;
+  const int64_t cols_max_;
 };
 
 namespace {
@@ -79,7 +93,7 @@ void gate_up_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands, fl
   const int64_t inner = t.w->gate.n;
   const Activations x = act_row_range(operands.x, t.row_begin, t.row_end);
   float* const gate = scratch;
-  float* const up = scratch + kSwigluTileRows * kSwigluTileN;
+  float* const up = scratch + kSwigluTileFloats;
   const LinearTile tile{0, rows, t.n_begin, t.n_end};
   linear(x, t.w->gate, tile, tile_view(gate, rows, t.n_begin, inner, kSwigluTileN));
   linear(x, t.w->up, tile, tile_view(up, rows, t.n_begin, inner, kSwigluTileN));
@@ -99,10 +113,11 @@ void down_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands, float
     linear(mid, t.w->down, tile, {y, rows, hidden});
     return;
   }
-  linear(mid, t.w->down, tile, tile_view(scratch, rows, t.n_begin, hidden, kSwigluTileN));
+  const int64_t stride = round_up(t.n_end - t.n_begin, kSwigluTileN);
+  linear(mid, t.w->down, tile, tile_view(scratch, rows, t.n_begin, hidden, stride));
   const int64_t element_bytes = dtype_bytes(operands.y_dtype);
   for (int64_t row = 0; row < rows; ++row) {
-    from_f32(scratch + row * kSwigluTileN, t.n_end - t.n_begin, operands.y_dtype,
+    from_f32(scratch + row * stride, t.n_end - t.n_begin, operands.y_dtype,
              operands.y + ((t.row_begin + row) * hidden + t.n_begin) * element_bytes);
   }
 }
@@ -171,16 +186,16 @@ void SwigluJobs::sort_by_rows() {
 void swiglu_levels(Stream& stream, SwigluJobs& jobs, const SwigluOperands& operands) {
   if (jobs.empty()) return;
   const SwigluWeights& shape = *jobs.jobs().front().w;
-  const SwigluTiles gate_up(jobs, shape.gate.n);
+  const SwigluTiles gate_up(jobs, shape.gate.n, shape.gate.k, 0);
   stream.for_tiles(gate_up.num_tiles(), [&](int64_t i, std::byte* scratch) {
     gate_up_tile(gate_up.tile(i), operands, reinterpret_cast<float*>(scratch));
   });
-  const SwigluTiles down(jobs, shape.down.n);
+  const SwigluTiles down(jobs, shape.down.n, shape.down.k, kDownTileWeights);
   stream.for_tiles(down.num_tiles(), [&](int64_t i, std::byte* scratch) {
     down_tile(down.tile(i), operands, reinterpret_cast<float*>(scratch));
   });
 }
 
-int64_t swiglu_scratch_bytes() { return 2 * kSwigluTileRows * kSwigluTileN * sizeof(float); }
+int64_t swiglu_scratch_bytes() { return 2 * kSwigluTileFloats * sizeof(float); }
 
 }  // namespace fathom
