@@ -2,6 +2,7 @@
 """Measures Fathom beside llama.cpp and ik_llama.cpp on the same synthetic models, bits and threads.
 
   bench/peer/run.py [--quick] [--rounds N] [--only M-int8] [--folder build/peer] [--out build/peer/results]
+  bench/peer/run.py --neighbour     the part of its speed each engine keeps beside a busy process per processor
 
 The engines take turns, each in a process of its own; figures are medians over the rounds. Writes OUT.json and OUT.md.
 docs/performance.md says how the bound of a cell is counted."""
@@ -237,6 +238,29 @@ def peer_versions():
     return versions
 
 
+def neighbour_test(models, args):
+    """Each engine alone and beside as many busy processes as there are processors, in turns."""
+    cells = ["prefill:512", "decode:16@128"]
+    kept = {}
+    for round_idx in range(args.rounds):
+        for engine in ("fathom", "llama", "ik"):
+            speed = []
+            for busy in (0, os.cpu_count()):
+                others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
+                try:
+                    lines, _ = json_lines(command(engine, models, "S", "int8", cells, args.threads))
+                finally:
+                    for other in others:
+                        other.kill()
+                        other.wait()
+                speed.append({x["cell"]: x["tokens_per_s"] for x in lines if "tokens_per_s" in x})
+            for cell in cells:
+                kept.setdefault((engine, cell), []).append(speed[1][cell] / speed[0][cell])
+    for (engine, cell), values in kept.items():
+        print(f"S int8 {cell:14} {engine:7} keeps {100 * statistics.median(values):3.0f} % beside {os.cpu_count()} "
+              "busy processes")
+
+
 def report_of(results, args, rounds):
     machine = results.machine()
     rows = [row_of(key, engines, machine) for key, engines in results.cells.items()]
@@ -307,10 +331,13 @@ def main():
     ap.add_argument("--engines", default="fathom,llama,ik,fathom-fp8")
     ap.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/peer")
     ap.add_argument("--out", type=pathlib.Path, default=ROOT / "build/peer/results")
+    ap.add_argument("--neighbour", action="store_true", help="speed kept beside busy processes, S int8")
     ap.add_argument("--check", action="store_true", help="only compare logits with llama.cpp")
     args = ap.parse_args()
     args.engines = args.engines.split(",")
     args.rounds = args.rounds or (2 if args.quick else 3)
+    if args.neighbour:
+        args.only = "S-int8"
     only = [o for o in args.only.split(",") if o]
     groups = []
     for model, weights, cells in QUICK if args.quick else FULL:
@@ -328,6 +355,8 @@ def main():
         print("logits of S beside llama.cpp's:", json.dumps(check))
     if args.check:
         return
+    if args.neighbour:
+        return neighbour_test(models, args)
     results, rounds = run_groups(groups, models, args)
     report = report_of(results, args, rounds)
     report["cross_check"] = check
