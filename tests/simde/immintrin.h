@@ -16,6 +16,7 @@
 #include <simde/x86/f16c.h>
 #include <simde/x86/fma.h>
 
+using __mmask8 = uint8_t;
 using __mmask16 = uint16_t;
 using __mmask32 = uint32_t;
 using __mmask64 = uint64_t;
@@ -67,6 +68,16 @@ inline __m256i cvtepi32_epi16(__m512i x) {
 inline __m512i cvtepu16_epi32(__m256i x) {
   return map_lanes<__m512i, uint32_t, uint16_t>(x, [](int i, const uint16_t* in) { return in[i]; });
 }
+// To nearest, ties to even; subnormal numbers are taken as zero, as the instruction does.
+inline __m256i cvtneps_pbh(__m512 x) {
+  return map_lanes<__m256i, uint16_t, uint32_t>(x, [](int i, const uint32_t* in) {
+    const uint32_t bits = in[i], exponent = bits & 0x7f800000u;
+    if (exponent == 0) return static_cast<uint16_t>(bits >> 16 & 0x8000u);
+    if (exponent == 0x7f800000u)
+      return static_cast<uint16_t>(bits >> 16 | ((bits & 0x7fffffu) != 0 ? 0x40u : 0u));
+    return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+  });
+}
 template <typename ToV, typename V>
 ToV f16_to_f32(V x) {
   return map_lanes<ToV, float, _Float16>(x,
@@ -115,6 +126,19 @@ V multiply_add(V a, V b, V c, bool alternate) {
     return fused(x[i], y.at[i], alternate && i % 2 == 0 ? -z.at[i] : z.at[i]);
   });
 }
+inline __m512i madd_epi16(__m512i a, __m512i b) {
+  const Lanes<int16_t, __m512i> y(b);
+  return map_lanes<__m512i, int32_t, int16_t>(
+      a, [&](int i, const int16_t* x) { return x[2 * i] * y.at[2 * i] + x[2 * i + 1] * y.at[2 * i + 1]; });
+}
+// 128-bit parts: two of a, then two of b.
+inline __m512i shuffle_i64x2(__m512i a, __m512i b, int order) {
+  const Lanes<int64_t, __m512i> y(b);
+  return map_lanes<__m512i, int64_t, int64_t>(a, [&](int i, const int64_t* x) {
+    const int part = order >> i / 2 * 2 & 3;
+    return (i < 4 ? x : y.at)[2 * part + i % 2];
+  });
+}
 // Lanes of T whose bit is clear are neither read nor written.
 template <typename T, typename V>
 V load_masked(uint32_t mask, const void* p) {
@@ -124,10 +148,11 @@ V load_masked(uint32_t mask, const void* p) {
   }
   return out.vector();
 }
-inline void store_masked(void* p, uint32_t mask, __m512 x) {
-  const Lanes<float, __m512> in(x);
+template <typename T, typename V>
+void store_masked(void* p, uint32_t mask, V x) {
+  const Lanes<T, V> in(x);
   for (int i = 0; i < in.kCount; ++i) {
-    if (mask >> i & 1) std::memcpy(static_cast<char*>(p) + i * sizeof(float), &in.at[i], sizeof(float));
+    if (mask >> i & 1) std::memcpy(static_cast<char*>(p) + i * sizeof(T), &in.at[i], sizeof(T));
   }
 }
 
@@ -139,6 +164,10 @@ inline void store_masked(void* p, uint32_t mask, __m512 x) {
 #define _mm512_cvtepi32_epi8(x) fathom_simde::cvtepi32_epi8(x)
 #define _mm512_cvtepi32_epi16(x) fathom_simde::cvtepi32_epi16(x)
 #define _mm512_cvtepu16_epi32(x) fathom_simde::cvtepu16_epi32(x)
+#define _mm512_shuffle_i64x2(a, b, order) fathom_simde::shuffle_i64x2(a, b, order)
+#undef _mm512_madd_epi16
+#define _mm512_madd_epi16(a, b) fathom_simde::madd_epi16(a, b)
+#define _mm512_cvtneps_pbh(x) fathom_simde::cvtneps_pbh(x)
 #undef _mm256_cvtph_ps
 #undef _mm256_cvtps_ph
 #define _mm256_cvtph_ps(x) fathom_simde::f16_to_f32<__m256>(x)
@@ -160,6 +189,7 @@ inline void store_masked(void* p, uint32_t mask, __m512 x) {
 #define _mm512_extractf32x8_ps(x, half) fathom_simde::extract_half(x, half)
 #define _mm512_maskz_loadu_ps(mask, p) fathom_simde::load_masked<float, __m512>(mask, p)
 #define _mm512_maskz_loadu_epi16(mask, p) fathom_simde::load_masked<uint16_t, __m512i>(mask, p)
-#define _mm512_mask_storeu_ps(p, mask, x) fathom_simde::store_masked(p, mask, x)
+#define _mm512_mask_storeu_ps(p, mask, x) fathom_simde::store_masked<float>(p, mask, x)
+#define _mm_mask_storeu_epi32(p, mask, x) fathom_simde::store_masked<int32_t>(p, mask, x)
 #define _MM_PERM_CDAB 0xb1
 #define _MM_PERM_BADC 0x4e
