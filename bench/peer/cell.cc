@@ -74,7 +74,7 @@ class MeasuredExecutor final : public Executor {
   const std::unique_ptr<ForwardGroup> group_;
 };
 
-// Resident memory less clean file pages, the most so far that this program has looked at.
+// Resident memory less clean file pages; at the end nothing has been given back yet.
 double resident_anonymous_bytes() {
   std::ifstream file("/proc/self/status");
   std::string line;
@@ -191,6 +191,7 @@ class Bench {
     return last;
   }
   int32_t vocab() const { return vocab_; }
+  int64_t kv_bytes() const { return storage_.num_blocks() * storage_.block_bytes(); }
 
  private:
   int32_t random_token() {
@@ -357,7 +358,8 @@ int run(const std::vector<std::string>& args) {
         cell.phase == Phase::kPrefill ? bench.prefill(cell.tokens) : bench.decode(cell.batch, cell.context);
     print_cell(cell, figures, bench.executor(cell.phase));
   }
-  fmt::print("{{\"cell\":\"memory\",\"resident_bytes\":{:.0f}}}\n", resident_anonymous_bytes());
+  fmt::print("{{\"cell\":\"memory\",\"resident_bytes\":{:.0f},\"kv_bytes\":{}}}\n",
+             resident_anonymous_bytes(), bench.kv_bytes());
   return 0;
 }
 

@@ -223,6 +223,12 @@ def stage_table(report):
         lines.append(f"| {row['model']} | {row['weights']} | {row['cell']} | {1e3 * s['dense']:.2f} ({1e3 * b['dense']:.2f}) | "
                      f"{1e3 * s['mlp']:.2f} ({1e3 * b['experts']:.2f}) | {1e3 * s['attention']:.2f} "
                      f"({1e3 * b['attention']:.2f}) | {1e3 * s['exchange']:.2f} | {1e3 * around:.2f} |")
+    lines += ["", "| model | weights | engine | ready after, s | memory | of weights + KV |", "|---|---|---|---|---|---|"]
+    for load in report["loads"]:
+        memory = load.get("resident_bytes")
+        part = memory / (load["weight_bytes"] + load["kv_bytes"]) if memory else None
+        lines.append(f"| {load['model']} | {load['weights']} | {load['engine']} | {load['load_s']:.1f} | "
+                     f"{number(memory and memory / 1e9, 2)} GB | {number(part, 2)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -267,7 +273,7 @@ def report_of(results, args, rounds):
     with open("/proc/cpuinfo") as file:
         model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
     loads = [{"model": m, "weights": w, "engine": e, "load_s": statistics.median(x["seconds"] for x in runs),
-              **{k: runs[-1][k] for k in ("weight_bytes", "resident_bytes") if k in runs[-1]}}
+              **{k: runs[-1][k] for k in ("weight_bytes", "kv_bytes", "resident_bytes") if k in runs[-1]}}
              for (m, w, e), runs in results.loads.items()]
     return {"processor": model, "kernel": platform.release(), "threads": args.threads, "rounds": rounds,
             "isa": results.systems.get("fathom", ""), "systems": results.systems, "peers": peer_versions(),
@@ -281,7 +287,7 @@ def run_groups(groups, models, args):
     for round_idx in range(args.rounds):
         for model, weights, cells in groups:
             if args.quick and time.monotonic() - begin > QUICK_SECONDS:
-                return results, round_idx
+                return results, round_idx + 1
             for engine in args.engines:
                 wanted = [c for c in cells if engine != "fathom-fp8" or (weights == "int8" and c in FP8_CELLS)]
                 if not wanted:
