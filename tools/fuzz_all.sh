@@ -27,5 +27,5 @@ for target in $targets; do
   echo "fuzzing $target for $seconds s"
   binary=$(find build/fuzz -name "$target" -type f -perm -u+x | head -1)
   "$binary" "${folders[@]}" -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=2048 -timeout=20 \
-    -dict=tests/fuzz_seeds/json.dict -artifact_prefix="build/fuzz/$target-" -print_final_stats=1 -verbosity=0
+    -dict=tests/fuzz_seeds/json.dict -artifact_prefix="build/fuzz/$target-" -print_final_stats=1 -print_funcs=0 -verbosity=0
 done
