@@ -26,6 +26,8 @@ FATHOM_INLINE void run_rows(MicroArgs args, int64_t rows) {
   for_row_blocks<K>(rows, [&](int64_t done, int64_t count) {
     args.a = a + done * args.a_stride;
     args.c = c + done * args.c_stride;
+    // The next block's rows: they may come from memory, and no hardware prefetcher follows so many streams.
+    args.ahead = done + count < rows ? args.a + count * args.a_stride : a;
     kMicroKernels<K>[count - 1](args);
   });
 }

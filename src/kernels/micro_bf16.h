@@ -24,9 +24,10 @@ FATHOM_INLINE __m512bh broadcast_pair(const std::byte* a) {
   return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-FATHOM_INLINE void prefetch(const std::byte* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T0);
+FATHOM_INLINE void fetch(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
 }
+FATHOM_INLINE void prefetch(const std::byte* p) { fetch(p + kPrefetchBytes); }
 
 // One pair of K: acc[r][v] += w[v] · (the pair of row r). Rows are reached through few registers, as
 // base[r / 3] + {0, 1, 2} · stride.
@@ -56,16 +57,18 @@ FATHOM_INLINE void run_bf16(const MicroArgs& args) {
   const std::byte* base[kBases];
   for (int i = 0; i < kBases; ++i) base[i] = args.a + i * 3 * args.a_stride;
   const std::byte* at = args.w;
+  const std::byte* ahead = args.ahead != nullptr ? args.ahead : at + kPrefetchBytes;
   for (int64_t pairs = (args.k_count + 1) / 2; pairs > 0; --pairs) {
     __m512bh w[kVectors];
     FATHOM_UNROLL
     for (int v = 0; v < kVectors; ++v) {
-      prefetch(at + v * 64);
+      fetch(ahead + v * 64);
       w[v] = (__m512bh)_mm512_load_si512(at + v * 64);
     }
     multiply_step<kRows, kVectors>(base, args.a_stride, w, acc);
     for (int i = 0; i < kBases; ++i) base[i] += 4;
     at += kVectors * 64;
+    ahead += kVectors * 64;
   }
   FATHOM_UNROLL
   for (int r = 0; r < kRows; ++r) {

@@ -28,6 +28,7 @@ struct MicroArgs {
   const float* w_scales;  // FP8
   const int32_t* x_sums;  // INT8, INT4: what the kernel's prepare left for row 0
   int64_t x_sum_stride;
+  const std::byte* ahead;  // what to fetch meanwhile, forward from here; null: the panel itself, further on
 };
 
 // A kernel K has:
