@@ -2,23 +2,21 @@
 #include "cli/parse_error.h"
 
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <string_view>
+
+#include "base/toml.h"
 
 namespace fathom::cli {
 namespace {
 
 // Line and description of the file's first syntax error; empty if it is TOML.
 std::string syntax_error(const std::string& path) {
-  try {
-    (void)toml::parse_file(path);
-    return {};
-  } catch (const toml::parse_error& error) {
-    if (error.source().begin.line == 0) return fmt::format("{}: cannot be read", path);
-    return fmt::format("{}:{}:{}: {}", path, error.source().begin.line, error.source().begin.column,
-                       error.description());
-  }
+  const toml::parse_result result = toml::parse_file(path);
+  if (result) return {};
+  const toml::source_position place = result.error().source().begin;
+  if (place.line == 0) return fmt::format("{}: cannot be read", path);
+  return fmt::format("{}:{}:{}: {}", path, place.line, place.column, result.error().description());
 }
 
 std::string explain_config(std::string_view what, const std::string& path) {

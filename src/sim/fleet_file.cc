@@ -1,11 +1,9 @@
 // Reading fleets and faults; whatever is wrong is named by file, line and field.
 #include "sim/fleet_file.h"
 
-#define TOML_EXCEPTIONS 0
-#define TOML_HEADER_ONLY 1
-#include <toml++/toml.h>
-
 #include <charconv>
+
+#include "base/toml.h"
 
 namespace fathom::sim {
 namespace {

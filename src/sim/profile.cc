@@ -1,9 +1,6 @@
 // Reading a hardware profile: every constant must be there, known and possible.
 #include "sim/profile.h"
 
-#define TOML_EXCEPTIONS 0
-#define TOML_HEADER_ONLY 1
-#include <toml++/toml.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -11,6 +8,8 @@
 #include <bit>
 #include <map>
 #include <optional>
+
+#include "base/toml.h"
 
 namespace fathom::sim {
 namespace {
