@@ -33,13 +33,13 @@ install_missing() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
 }
 
-# cxx needs Rust 1.88; Debian 12's plain rustc is 1.63, its rustc-web is new enough.
+# The bridge needs Rust 1.85: Debian 12's plain rustc is 1.63, its rustc-web is new enough.
 rust_is_new_enough() {
   command -v cargo >/dev/null || return 1
   local version
   version=$(rustc --version 2>/dev/null | sed -E 's/rustc ([0-9]+)\.([0-9]+).*/\1 \2/') || return 1
   set -- $version
-  [ "${1:-0}" -gt 1 ] || { [ "${1:-0}" = 1 ] && [ "${2:-0}" -ge 88 ]; }
+  [ "${1:-0}" -gt 1 ] || { [ "${1:-0}" = 1 ] && [ "${2:-0}" -ge 85 ]; }
 }
 
 case $stage in
