@@ -6,7 +6,7 @@ PORT ?= 8000
 RELEASE := build/release
 CMAKE := cmake -G Ninja -S .
 
-.PHONY: help setup build serve chat test build-tests unit e2e san-short test-san test-slow eval bench-peer clean
+.PHONY: help setup build serve chat test build-tests unit e2e san-short test-san test-slow eval perplexity bench-peer clean
 .NOTPARALLEL:
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make build      the release binary: $(RELEASE)/fathom"
 	@echo "make chat       talk to the built-in model in this terminal"
 	@echo "make eval       exact-match accuracy of the built-in model on held-out questions"
+	@echo "make perplexity what each weight format costs on the built-in model's evaluation text"
 	@echo "make bench-peer speed beside llama.cpp and ik_llama.cpp on the same models (QUICK=1: under 10 minutes)"
 	@echo "make test-san   all unit and end-to-end tests under address + undefined, then thread sanitizers"
 	@echo "make test-slow  long fuzzing and big runs"
@@ -77,7 +78,12 @@ eval: build
 
 # Makes two synthetic models (20 GB below build/peer) and installs the peers there; LLAMA_LIB= and IK_LIB= take a
 # libllama.so of the machine instead.
-bench-peer:
+perplexity: setup
+	@$(CMAKE) -B $(RELEASE) -DCMAKE_BUILD_TYPE=Release >/dev/null
+	@ninja -C $(RELEASE) -j$(JOBS) --quiet perplexity
+	@$(RELEASE)/bench/perplexity models/demo models/demo/eval.jsonl
+
+bench-peer: perplexity
 	@tools/setup.sh build
 	@$(CMAKE) -B $(RELEASE) -DCMAKE_BUILD_TYPE=Release >/dev/null
 	@ninja -C $(RELEASE) -j$(JOBS) --quiet peer_cell
