@@ -3,13 +3,13 @@
 // runs).
 //
 // Invariants, by name:
-//   budget_never_exceeded  nodes serving, starting and draining together never pass the budget, at any
-//   instant whole_units            targets are whole units within their limits missing_holds          a
-//   missing measurement keeps the target; a reported zero is zero no_oscillation         a unit leaves only
-//   if the load then stays below the line at which one would be added (case G4) minimum_stay           after
-//   a change in one direction the other waits minimum_stay_s never_chase            a target beyond the
-//   hardware's floor is reported, not scaled for (case G7) starts_end             starts that never come up
-//   are given up after a time-out, with back-off and a reason (case G6)
+// * budget_never_exceeded: at any instant nodes serving, starting and draining together are within the budget
+// * whole_units: targets are whole units within their limits
+// * missing_holds: a missing measurement keeps the target; a reported zero is zero
+// * no_oscillation: a unit leaves only if the load then stays below the line at which one would be added (G4)
+// * minimum_stay: after a change in one direction the other waits minimum_stay_s
+// * never_chase: a target beyond the hardware's floor is reported, not scaled for (G7)
+// * starts_end: starts that never come up are given up after a time-out, with back-off and a reason (G6)
 #pragma once
 
 #include <cstdint>

@@ -5,11 +5,11 @@
 // Pure: the state is what was charged and reported; no clock, no I/O. A decision allocates nothing.
 //
 // Invariants, by name:
-//   charged_at_once     a placed request counts from the moment it is placed
-//   count_capped        kv-capped and fathom place on no rank above max(fewest, floor(count_cap * mean)) of
-//   its unit within_capacity     with a KV limit no rank is given a request it cannot hold with its reserve
-//   closed_units_rest   a unit that does not accept gets nothing
-//   no_aliasing         round-robin visits every rank of every unit equally often
+// * charged_at_once: a placed request counts from the moment it is placed
+// * count_capped: kv-capped and fathom place on no rank of a unit above max(fewest, floor(count_cap * mean))
+// * within_capacity: with a KV limit no rank is given a request it cannot hold with its reserve
+// * closed_units_rest: a unit that does not accept gets nothing
+// * no_aliasing: round-robin visits every rank of every unit equally often
 #pragma once
 
 #include <cstdint>

@@ -2,10 +2,10 @@
 // pairings, searched locally from a given placement, on statistics as fresh as the caller has.
 //
 // Invariants, by name:
-//   never_worse     the largest GPU load of every layer is at most the start's, at the same weights
-//   same_shape      layers, experts, slots; every expert keeps at least one slot
-//   stays_on_node   with the hierarchical policy an expert's replicas share one node (if they did at the
-//   start) untouched       a layer that cannot be bettered comes back slot for slot, so it costs no migration
+// * never_worse: the largest GPU load of every layer is at most the start's, at the same weights
+// * same_shape: layers, experts, slots; every expert keeps at least one slot
+// * stays_on_node: with the hierarchical policy an expert's replicas share one node, if they did at the start
+// * untouched: a layer that cannot be bettered comes back slot for slot, so it costs no migration
 #pragma once
 
 #include <cstdint>

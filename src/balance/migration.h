@@ -6,14 +6,13 @@
 // a time.
 //
 // Invariants, by name:
-//   fewest_moves        no placement equal to the target up to the order of slots within a GPU (and, where
-//   allowed, of GPUs
-//                       within a node and of nodes) is reachable with fewer copies
-//   bytes_bounded       no GPU sends or receives more than bytes_per_step_max in a step, so no step waits
-//   longer than these
-//                       take (case B3: no stalled step)
-//   always_live         at every moment every expert of every layer has a live slot, and copies are read from
-//   live slots reaches_target      after the last step the table is the target
+// * fewest_moves: no placement equal to the target up to the order of slots within a GPU (and, where allowed,
+//   of GPUs within a node and of nodes) is reachable with fewer copies
+// * bytes_bounded: no GPU sends or receives more than bytes_per_step_max in a step, so no step waits longer
+//   than these take (case B3: no stalled step)
+// * always_live: at every moment every expert of every layer has a live slot, and copies are read from live
+//   slots
+// * reaches_target: after the last step the table is the target
 #pragma once
 
 #include <cstdint>

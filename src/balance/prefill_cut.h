@@ -4,9 +4,9 @@
 // on with it in its next forward.
 //
 // Invariants, by name:
-//   first_come_first_served  chunks follow the queue; only the last may be partial
-//   within_budget            cost and tokens stay within the budget, except that an empty forward takes one
-//   aligned chunk always_advances          a queue that is not empty yields at least one token
+// * first_come_first_served: chunks follow the queue; only the last may be partial
+// * within_budget: cost and tokens stay within the budget, but an empty forward takes one aligned chunk
+// * always_advances: a queue that is not empty yields at least one token
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int kRefineSlotsMax = 2048;  // the search's time grows with their square
+
 struct EplbArgs {
   std::string file;
   bool json = false;
@@ -63,8 +65,10 @@ Result<EplbCase> read_case(const Json& object) {
 
 // "2 (v3_decode_ep144)": how a message names a case.
 std::string case_name(const Json& object, size_t index) {
-  const bool named = object.is_object() && object.contains("name") && object["name"].is_string();
-  return named ? fmt::format("{} ({})", index, object["name"].get<std::string>()) : fmt::format("{}", index);
+  if (!object.is_object() || !object.contains("name") || !object["name"].is_string())
+    return fmt::format("{}", index);
+  const std::string quoted = object["name"].dump();  // one line, whatever the name holds
+  return fmt::format("{} ({})", index, quoted.substr(1, quoted.size() - 2));
 }
 
 // Balances one case and completes its object by the outputs of the golden format.
@@ -119,6 +123,10 @@ Status run_eplb(const EplbArgs& args) {
   std::vector<EplbCase> inputs;
   for (size_t i = 0; i < cases.size(); ++i) {
     Result<EplbCase> input = read_case(cases[i]);
+    if (input.ok() && args.refine && input->shape.num_replicas > kRefineSlotsMax) {
+      input = invalid_argument("num_replicas: {}, --refine takes at most {}", input->shape.num_replicas,
+                               kRefineSlotsMax);
+    }
     if (!input.ok()) {
       return input.status().with_context(fmt::format("{}: case {}", args.file, case_name(cases[i], i)));
     }

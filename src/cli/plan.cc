@@ -2,6 +2,7 @@
 // fits.
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/sim_files.h"
@@ -15,6 +16,7 @@ namespace fathom::cli {
 namespace {
 
 constexpr int kExitNoPlan = 3;
+constexpr double kReplaySecondsMax = 31 * 86400;
 constexpr double kAnyTtft = 1e12, kAnySpeed = 1e-12;  // objectives that bind nothing
 
 struct PlanArgs {
@@ -22,13 +24,13 @@ struct PlanArgs {
   std::string profile = "profiles/h800-day.toml";
   std::string day_load;  // hourly shape
   std::string trace;     // lengths, rate and sharing from a trace
-  std::string emit;
+  std::optional<std::string> emit;
   std::string out_dir;
   std::string measurements;
   std::string replay;
   double replay_rate = 1;
   double replay_no_nodes_s = 0;
-  double price = -1;
+  std::optional<double> price;
   sim::PlanInput input;
 };
 
@@ -75,15 +77,16 @@ Status fit_measurements(const PlanArgs& args, sim::PlanInput& input, const sim::
   ASSIGN_OR_RETURN(const std::vector<sim::MeasuredStep> steps,
                    sim::looks_like_metrics(text) ? sim::steps_from_metrics(args.measurements, text, on)
                                                  : sim::steps_from_csv(args.measurements, text));
-  std::FILE* out = args.emit.empty() ? stdout : stderr;  // a deployment stands alone
+  const Result<sim::ProfileFit> fitted = sim::fit_profile(steps, input.hw, input.model, decode, prefill);
+  if (!fitted.ok()) return fitted.status().with_context(args.measurements);
+  const sim::ProfileFit& fit = *fitted;
+  std::FILE* out = args.emit ? stderr : stdout;  // a deployment stands alone
   for (const sim::MeasuredStep& step : steps) {
     if (!sim::looks_like_metrics(text)) break;
     std::fprintf(out, "measured %s: %.4g %s per rank, %.0f tokens of context, %.3f ms a step on average\n",
                  step.decode ? "decode" : "prefill", step.load_per_rank, step.decode ? "requests" : "tokens",
                  step.length, step.time_ms);
   }
-  ASSIGN_OR_RETURN(const sim::ProfileFit fit,
-                   sim::fit_profile(steps, input.hw, input.model, decode, prefill));
   input.hw = fit.hw;
   std::fprintf(
       out,
@@ -98,6 +101,11 @@ Status dry_run(const PlanArgs& args, const sim::PlanInput& input, const sim::Pla
   const std::string file = find_data_file(args.replay);
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const sim::Trace trace, sim::parse_trace(file, text));
+  const double span_s = static_cast<double>(trace.requests.back().arrival_us) / 1e6;
+  if (span_s > kReplaySecondsMax) {
+    return invalid_argument("--replay: {}: {:.1f} days, a dry run takes at most {:.0f}", file, span_s / 86400,
+                            kReplaySecondsMax / 86400);
+  }
   const AutoscaleOptions options = sim::autoscale_options_of(input, plan);
   if (options.budget_nodes < options.unit[0].nodes + options.unit[1].nodes) {
     return invalid_argument("--nodes-max: {} nodes hold no prefill and decode unit", options.budget_nodes);
@@ -119,16 +127,31 @@ Status dry_run(const PlanArgs& args, const sim::PlanInput& input, const sim::Pla
   return ok_status();
 }
 
-Result<int> run_plan(PlanArgs& args) {
-  sim::PlanInput& input = args.input;
+Status check_range(const char* option, double value, double min, double max) {
+  if (value >= min && value <= max) return ok_status();
+  return invalid_argument("{}: {} is outside {}..{}", option, value, min, max);
+}
+
+// Everything the command line says, read and checked; what is read later depends on the plan.
+Status read_inputs(const PlanArgs& args, sim::PlanInput& input) {
+  if (args.emit) RETURN_IF_ERROR(sim::parse_emit_format(*args.emit).status());
+  RETURN_IF_ERROR(check_range("--replay-rate", args.replay_rate, 1e-6, 1e9));
+  RETURN_IF_ERROR(check_range("--replay-no-nodes", args.replay_no_nodes_s, 0, kReplaySecondsMax));
   ASSIGN_OR_RETURN(input.model, shape_of(args.model));
   ASSIGN_OR_RETURN(input.hw, sim::load_profile(find_data_file(args.profile), read_text_file));
-  if (args.price >= 0) {
-    RETURN_IF_ERROR(sim::set_profile_constant(input.hw, "hardware.price_usd_per_gpu_hour", args.price));
+  if (args.price) {
+    RETURN_IF_ERROR(check_range("--price", *args.price, 0, 1e6));
+    RETURN_IF_ERROR(sim::set_profile_constant(input.hw, "hardware.price_usd_per_gpu_hour", *args.price));
   }
   if (!args.trace.empty()) RETURN_IF_ERROR(use_trace(args, input));
   if (!args.day_load.empty()) RETURN_IF_ERROR(use_shape(args, input));
   RETURN_IF_ERROR(sim::validate_plan_input(input));
+  return prepare_report_dir(args.out_dir);
+}
+
+Result<int> run_plan(PlanArgs& args) {
+  sim::PlanInput& input = args.input;
+  RETURN_IF_ERROR(read_inputs(args, input));
   sim::PlanOutcome outcome = sim::make_plan(input);
   if (!args.measurements.empty()) {
     // Where the unfitted profile meets no objective, any unit that holds the model says where to measure.
@@ -149,8 +172,8 @@ Result<int> run_plan(PlanArgs& args) {
     RETURN_IF_ERROR(dry_run(args, input, *outcome.plan));
     return 0;
   }
-  if (!args.emit.empty()) {
-    ASSIGN_OR_RETURN(const sim::EmitFormat format, sim::parse_emit_format(args.emit));
+  if (args.emit) {
+    ASSIGN_OR_RETURN(const sim::EmitFormat format, sim::parse_emit_format(*args.emit));
     std::fputs(sim::emit_deployment(args.model, input, *outcome.plan, format).c_str(), stdout);
     return 0;
   }
@@ -165,17 +188,22 @@ Result<int> run_plan(PlanArgs& args) {
 
 void add_load_options(CLI::App& command, PlanArgs& args) {
   sim::PlanInput& in = args.input;
-  command.add_option("--requests-per-day", in.requests_per_day, "Mean load")->capture_default_str();
-  command.add_option("--peak", in.peak_over_mean, "Busiest hour over the mean")->capture_default_str();
-  command.add_option("--day-load", args.day_load, "Hourly shape (CSV: hour,load) instead of --peak");
-  command.add_option("--trace", args.trace, "Take rate, lengths and hits from a trace (JSONL or CSV)");
-  command.add_option("--input-tokens", in.input_tokens_mean, "Mean prompt")->capture_default_str();
-  command.add_option("--input-cv2", in.input_cv2, "Its squared coefficient of variation")
-      ->capture_default_str();
-  command.add_option("--output-tokens", in.output_tokens_mean, "Mean answer")->capture_default_str();
-  command.add_option("--output-cv2", in.output_cv2, "Its squared coefficient of variation")
-      ->capture_default_str();
-  command.add_option("--hit-share", in.hit_share, "Prompt tokens found in a cache")->capture_default_str();
+  CLI::Option* const peak =
+      command.add_option("--peak", in.peak_over_mean, "Busiest hour over the mean, 1 to 2")
+          ->capture_default_str();
+  command.add_option("--day-load", args.day_load, "Hourly shape (CSV: hour,load) instead of --peak")
+      ->excludes(peak);
+  CLI::Option* const trace =
+      command.add_option("--trace", args.trace, "Take rate, lengths and hits from a trace (JSONL or CSV)");
+  const auto without_trace = [&](const char* name, double& value, const char* help) {
+    command.add_option(name, value, help)->capture_default_str()->excludes(trace);
+  };
+  without_trace("--requests-per-day", in.requests_per_day, "Mean load");
+  without_trace("--input-tokens", in.input_tokens_mean, "Mean prompt");
+  without_trace("--input-cv2", in.input_cv2, "Its squared coefficient of variation");
+  without_trace("--output-tokens", in.output_tokens_mean, "Mean answer");
+  without_trace("--output-cv2", in.output_cv2, "Its squared coefficient of variation");
+  without_trace("--hit-share", in.hit_share, "Prompt tokens found in a cache");
 }
 
 }  // namespace
@@ -205,18 +233,22 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
   command->add_option("--profile-from", args->measurements,
                       "Fit the profile to measured steps (CSV: phase,load,length,time_ms; or the text of a "
                       "server's /metrics)");
-  command->add_option("--emit", args->emit, "Write the deployment instead: toml, kubernetes or slurm");
-  command->add_option(
+  CLI::Option* const emit =
+      command->add_option("--emit", args->emit, "Write the deployment instead: toml, kubernetes or slurm");
+  CLI::Option* const replay = command->add_option(
       "--replay", args->replay,
       "Dry-run the autoscaler over a trace and say what it would have done (times from the trace's start)");
+  replay->excludes(emit);
   command->add_option("--replay-rate", args->replay_rate, "Times the trace's arrivals")
-      ->check(CLI::Range(1e-6, 1e9))
+      ->needs(replay)
       ->capture_default_str();
   command
       ->add_option("--replay-no-nodes", args->replay_no_nodes_s, "Seconds in which no started unit comes up")
-      ->check(CLI::Range(0.0, 1e9))
+      ->needs(replay)
       ->capture_default_str();
-  command->add_option("--out", args->out_dir, "Directory for report.html and summary.json");
+  command->add_option("--out", args->out_dir, "Directory for report.html and summary.json")
+      ->excludes(emit)
+      ->excludes(replay);
   command->callback([args, &outcome] {
     const Result<int> code = run_plan(*args);
     outcome.exit_code = code.ok() ? *code : report_error(code.status());

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -27,10 +28,13 @@ Status write_file(const std::filesystem::path& path, const std::string& text) {
 }  // namespace
 
 Result<std::string> read_text_file(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return invalid_argument("{}: is a directory", path);
   std::ifstream in(path, std::ios::binary);
   if (!in) return make_status(StatusCode::kNotFound, "{}: cannot be read", path);
   std::stringstream text;
   text << in.rdbuf();
+  if (in.bad() || text.bad()) return make_status(StatusCode::kNotFound, "{}: cannot be read", path);
   return text.str();
 }
 
@@ -44,10 +48,16 @@ std::string find_data_file(const std::string& path) {
   return path;
 }
 
-Status write_report(const sim::Report& report, const std::string& dir) {
+Status prepare_report_dir(const std::string& dir) {
+  if (dir.empty()) return ok_status();
   std::error_code error;
   std::filesystem::create_directories(dir, error);
-  if (error) return make_status(StatusCode::kUnavailable, "{}: {}", dir, error.message());
+  if (error) return invalid_argument("--out: {}: {}", dir, error.message());
+  if (access(dir.c_str(), W_OK | X_OK) != 0) return invalid_argument("--out: {}: cannot be written", dir);
+  return ok_status();
+}
+
+Status write_report(const sim::Report& report, const std::string& dir) {
   const std::filesystem::path root(dir);
   RETURN_IF_ERROR(write_file(root / "summary.json", sim::summary_json(report)));
   RETURN_IF_ERROR(write_file(root / "report.html", sim::report_html(report)));
@@ -73,6 +83,17 @@ void ProgressBar::update(double done) {
   std::fprintf(stderr, "\r%s [%.*s%*s] %5.1f %%  %.2f %%/s  %.0f s left\033[K", label_.c_str(), filled,
                "##############################", 30 - filled, "", done * 100, done * 100 / elapsed, left);
   std::fflush(stderr);
+}
+
+CLI::Validator seed_number() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        uint64_t value = 0;
+        const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool whole = code == std::errc() && end == text.data() + text.size();
+        return whole ? "" : fmt::format("{} is not a whole number of 64 bits", text);
+      },
+      "");
 }
 
 int report_error(const Status& status) {

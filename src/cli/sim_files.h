@@ -1,6 +1,7 @@
 // Files and the progress bar of the simulator's subcommands; src/sim itself touches neither.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 
 #include "sim/report.h"
@@ -10,7 +11,10 @@ namespace fathom::cli {
 Result<std::string> read_text_file(const std::string& path);
 // As given; else beside the binary's source tree, so that `build/release/fathom` works from anywhere.
 std::string find_data_file(const std::string& path);
-// Makes DIR and writes summary.json, report.html and the CSV files into it.
+// Makes DIR, so that one that cannot be written is known before the run and not after it. Empty: nothing to
+// do.
+Status prepare_report_dir(const std::string& dir);
+// Writes summary.json, report.html and the CSV files into DIR.
 Status write_report(const sim::Report& report, const std::string& dir);
 
 // One line on stderr, redrawn: share done, rate and time left. Silent when stderr is no terminal, but for the
@@ -28,6 +32,9 @@ class ProgressBar {
   double drawn_s_ = 0;
   bool terminal_;
 };
+
+// Refuses what is no whole number of 64 bits: CLI11 would wrap a negative one and clip one that is too large.
+CLI::Validator seed_number();
 
 // Prints "error: message" and gives the exit code for the status: 2 bad input, else 1.
 int report_error(const Status& status);

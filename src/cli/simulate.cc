@@ -1,7 +1,10 @@
 // fathom simulate: a trace, a synthetic load or the published day on a virtual fleet.
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/sim_files.h"
@@ -18,12 +21,13 @@ struct SimulateArgs {
   std::string profile = "profiles/h800-day.toml";
   std::string out_dir;
   std::string compare_dir;
+  sim::Summary other;  // of compare_dir
   std::string decode = "kv-capped";
   std::string prefill = "fathom";
   std::string scale = "schedule";
   std::string load_file = "data/day_load.csv";
   std::string schedule_file = "data/day_schedule.csv";
-  double phi = 0;  // 0: the profile's
+  std::optional<double> phi;  // the profile's unless given
   int num_seeds = 1;
   sim::FleetOptions fleet;
   sim::DayAutoscaleOptions autoscale;
@@ -36,6 +40,7 @@ struct SimulateArgs {
   sim::SyntheticOptions synthetic;
 };
 
+constexpr double kRequestsMax = 2e6;  // made up for one replay, which is exact to the block
 constexpr const char* kFaultHelp =
     "KIND@HH:MM[:SS][,key=value...]: unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry; keys "
     "for, unit, rank, factor, phase";
@@ -49,7 +54,10 @@ Status check_range(const char* option, double value, double min, double max) {
 
 Result<sim::HardwareProfile> profile_of(const SimulateArgs& args) {
   ASSIGN_OR_RETURN(sim::HardwareProfile hw, sim::load_profile(find_data_file(args.profile), read_text_file));
-  if (args.phi > 0) RETURN_IF_ERROR(sim::set_profile_constant(hw, "residual.decode_phi", args.phi));
+  if (args.phi) {
+    RETURN_IF_ERROR(check_range("--phi", *args.phi, 0.01, 100));
+    RETURN_IF_ERROR(sim::set_profile_constant(hw, "residual.decode_phi", *args.phi));
+  }
   return hw;
 }
 
@@ -74,12 +82,43 @@ void print_figures(const sim::Report& report) {
   }
 }
 
-Status finish(sim::Report& report, const SimulateArgs& args) {
+// What a run needs beside its own input, looked at before the first event: the run to compare with (`fact` is
+// what a summary of the same kind has), and a folder to write to.
+Status prepare(SimulateArgs& args, const char* fact, const char* kind) {
+  RETURN_IF_ERROR(check_range("--report-delay", args.fleet.report_delay_ms, 0, 60'000));
   if (!args.compare_dir.empty()) {
     const std::string file = args.compare_dir + "/summary.json";
     ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
-    ASSIGN_OR_RETURN(const auto other, sim::parse_summary_json(file, text));
-    report.tables.push_back(sim::compare_table(report, other, args.compare_dir));
+    ASSIGN_OR_RETURN(args.other, sim::parse_summary_json(file, text));
+    if (!args.other.facts.contains(fact)) {
+      return invalid_argument("--compare: {}: {}: missing, so not of {}", file, fact, kind);
+    }
+  }
+  return prepare_report_dir(args.out_dir);
+}
+
+// Options that a report's own facts leave out, where they are not the default.
+void add_facts(const SimulateArgs& args, sim::Report& report) {
+  const SimulateArgs plain;
+  const auto add = [&](const char* name, const auto& value, const auto& usual) {
+    if (value != usual) report.facts.emplace_back(name, fmt::format("{}", value));
+  };
+  add("load", args.load_file, plain.load_file);
+  add("schedule", args.schedule_file, plain.schedule_file);
+  add("faults", fmt::format("{}", fmt::join(args.faults, " ")), std::string());
+  add("perfect_balance", args.fleet.perfect_decode_balance, false);
+  add("max_queued", args.fleet.queued_prompts_max, plain.fleet.queued_prompts_max);
+  add("budget_nodes", args.autoscale.budget_nodes, plain.autoscale.budget_nodes);
+  add("unit_speed", args.autoscale.speed_at_capacity, plain.autoscale.speed_at_capacity);
+  add("unit_use", args.autoscale.prefill_use_at_capacity, plain.autoscale.prefill_use_at_capacity);
+  add("knows_yesterday", args.autoscale.knows_yesterday, false);
+  add("routers", args.block.num_routers, plain.block.num_routers);
+}
+
+Status finish(sim::Report& report, const SimulateArgs& args) {
+  add_facts(args, report);
+  if (!args.compare_dir.empty()) {
+    report.tables.push_back(sim::compare_table(report, args.other, args.compare_dir));
   }
   print_figures(report);
   if (args.out_dir.empty()) return ok_status();
@@ -94,11 +133,11 @@ Status finish(sim::Report& report, const SimulateArgs& args) {
 Status day_faults(SimulateArgs& args, const sim::DayFiles& day, const sim::UnitCounts& units_max) {
   for (const std::string& text : args.faults) {
     ASSIGN_OR_RETURN(sim::Fault fault, sim::parse_fault(text));
-    fault.at_s -= day.start_hour * 3600.0;
-    if (fault.at_s < 0) fault.at_s += sim::kDaySeconds;
-    if (fault.at_s < 0 || fault.at_s >= sim::kDaySeconds) {
+    if (fault.at_s >= sim::kDaySeconds) {
       return invalid_argument("--fault: \"{}\": not a time of the day", text);
     }
+    fault.at_s -= day.start_hour * 3600.0;
+    if (fault.at_s < 0) fault.at_s += sim::kDaySeconds;
     if (std::fmod(fault.at_s, 3600) >= 3600 * args.fleet.fraction) {
       return invalid_argument("--fault: \"{}\": --fraction {} simulates the first {:.0f} s of each hour",
                               text, args.fleet.fraction, 3600 * args.fleet.fraction);
@@ -127,7 +166,6 @@ Status add_other_policies(const SimulateArgs& args, const sim::HardwareProfile& 
 
 Status run_published_day(SimulateArgs& args) {
   RETURN_IF_ERROR(check_range("--fraction", args.fleet.fraction, 0.002, 1));
-  RETURN_IF_ERROR(check_range("--report-delay", args.fleet.report_delay_ms, 0, 60'000));
   RETURN_IF_ERROR(check_range("--mtp-acceptance", args.fleet.mtp_acceptance, 0, 1));
   RETURN_IF_ERROR(check_range("--expert-imbalance", args.fleet.decode_expert_imbalance, 1, 10));
   RETURN_IF_ERROR(check_range("--seeds", args.num_seeds, 1, 1000));
@@ -143,6 +181,8 @@ Status run_published_day(SimulateArgs& args) {
   ASSIGN_OR_RETURN(const sim::DayFiles day, day_files_of(args));
   RETURN_IF_ERROR(day_faults(args, day, sim::units_max(day.schedule)));
   const sim::ModelShape model;
+  RETURN_IF_ERROR(sim::validate_day_profile(hw, model, args.fleet.shape));
+  RETURN_IF_ERROR(prepare(args, "scale_policy", "a published day"));
   std::vector<sim::Report> reports;
   const uint64_t first_seed = args.fleet.seed;
   for (int i = 0; i < args.num_seeds; ++i) {
@@ -151,10 +191,8 @@ Status run_published_day(SimulateArgs& args) {
     run.options.seed = first_seed + static_cast<uint64_t>(i);
     std::unique_ptr<sim::DayAutoscaler> autoscaler;
     if (args.scale == "autoscale") {
-      const AutoscaleOptions options = sim::autoscale_options(hw, model, run.options, args.autoscale);
-      if (options.budget_nodes < options.unit[0].nodes + options.unit[1].nodes) {
-        return invalid_argument("--budget: {} nodes hold no prefill and decode unit", options.budget_nodes);
-      }
+      ASSIGN_OR_RETURN(const AutoscaleOptions options,
+                       sim::autoscale_options(hw, model, run.options, args.autoscale));
       autoscaler = std::make_unique<sim::DayAutoscaler>(options, run.options,
                                                         args.autoscale.knows_yesterday ? &day.load : nullptr,
                                                         day.schedule.units_at(0), day.start_hour);
@@ -180,8 +218,8 @@ Status run_published_day(SimulateArgs& args) {
   return finish(report, args);
 }
 
-// The policies asked for first, then every other prefill policy, then every other decode policy.
-Result<std::vector<sim::ReplayRun>> replay_runs(const SimulateArgs& args) {
+Result<sim::BlockFleetOptions> replay_options(const SimulateArgs& args, const sim::HardwareProfile& hw,
+                                              double last_arrival_s) {
   sim::BlockFleetOptions options = args.block;
   if (!args.fleet_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, read_text_file(args.fleet_file));
@@ -193,12 +231,22 @@ Result<std::vector<sim::ReplayRun>> replay_runs(const SimulateArgs& args) {
   ASSIGN_OR_RETURN(options.decode_policy, parse_decode_policy(args.decode));
   for (const std::string& text : args.faults) {
     ASSIGN_OR_RETURN(const sim::Fault fault, sim::parse_fault(text));
+    if (fault.at_s > last_arrival_s) {
+      return invalid_argument("--fault: \"{}\": the last request arrives after {:.0f} s", text,
+                              last_arrival_s);
+    }
     options.faults.push_back(fault);
   }
   sim::FleetShape shape;
   shape.decode_ranks = options.decode_ranks;
   shape.prefill_ranks = options.prefill_ranks;
   RETURN_IF_ERROR(sim::validate_faults(options.faults, {options.decode_units, options.prefill_units}, shape));
+  RETURN_IF_ERROR(sim::validate_block_fleet(hw, sim::ModelShape{}, options));
+  return options;
+}
+
+// The policies asked for first, then every other prefill policy, then every other decode policy.
+std::vector<sim::ReplayRun> replay_runs(const sim::BlockFleetOptions& options, bool all_policies) {
   std::vector<sim::ReplayRun> runs;
   const auto add = [&](PrefillPolicy prefill, DecodePolicy decode) {
     sim::ReplayRun run{
@@ -211,7 +259,7 @@ Result<std::vector<sim::ReplayRun>> replay_runs(const SimulateArgs& args) {
     runs.push_back(std::move(run));
   };
   add(options.prefill_policy, options.decode_policy);
-  if (args.all_policies) {
+  if (all_policies) {
     for (const char* name : {"random", "round-robin", "least-requests", "least-tokens", "fathom"}) {
       add(parse_prefill_policy(name).value(), options.decode_policy);
     }
@@ -224,8 +272,13 @@ Result<std::vector<sim::ReplayRun>> replay_runs(const SimulateArgs& args) {
 
 Status run_replay(SimulateArgs& args, const sim::Trace& trace) {
   RETURN_IF_ERROR(check_range("--rate", args.block.rate_scale, 1e-3, 1e3));
+  RETURN_IF_ERROR(check_range("--routers", args.block.num_routers, 1, 64));
   ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
-  ASSIGN_OR_RETURN(std::vector<sim::ReplayRun> runs, replay_runs(args));
+  const double last_arrival_s =
+      static_cast<double>(trace.requests.back().arrival_us) / 1e6 / args.block.rate_scale;
+  ASSIGN_OR_RETURN(const sim::BlockFleetOptions options, replay_options(args, hw, last_arrival_s));
+  RETURN_IF_ERROR(prepare(args, "trace", "a replay"));
+  std::vector<sim::ReplayRun> runs = replay_runs(options, args.all_policies);
   ProgressBar bar("replay");
   for (size_t i = 0; i < runs.size(); ++i) {
     runs[i].result = sim::run_block_fleet(hw, sim::ModelShape{}, trace, runs[i].options);
@@ -257,6 +310,14 @@ Status run_synthetic(SimulateArgs& args) {
   RETURN_IF_ERROR(check_range("--requests-per-s", args.synthetic.requests_per_s, 1e-3, 1e4));
   RETURN_IF_ERROR(check_range("--shared", args.synthetic.shared_share, 0, 1));
   RETURN_IF_ERROR(check_range("--burst", args.synthetic.burst_share, 0, 1));
+  const double requests = args.synthetic.seconds * args.synthetic.requests_per_s;
+  if (requests > kRequestsMax) {
+    return invalid_argument("--seconds: {:.3g} requests, a replay holds at most {:.3g}", requests,
+                            kRequestsMax);
+  }
+  const sim::LengthOptions& lengths = args.synthetic.lengths;
+  RETURN_IF_ERROR(check_range("--input-tokens", lengths.input_mean_tokens, 1, lengths.input_tokens_max));
+  RETURN_IF_ERROR(check_range("--output-tokens", lengths.output_mean_tokens, 1, lengths.output_tokens_max));
   return run_replay(args, sim::synthetic_trace(args.synthetic, args.fleet.seed));
 }
 
@@ -265,6 +326,7 @@ void add_common_options(CLI::App& command, SimulateArgs& args) {
   command.add_option("--out", args.out_dir, "Directory for report.html, summary.json and CSV files");
   command.add_option("--compare", args.compare_dir, "Directory of another run, set beside this one");
   command.add_option("--seed", args.fleet.seed, "Seed of arrivals, lengths and random policies")
+      ->check(seed_number())
       ->capture_default_str();
   command.add_option("--decode", args.decode, "Decode policy")->capture_default_str();
   command.add_option("--prefill", args.prefill, "Prefill policy")->capture_default_str();
@@ -288,16 +350,17 @@ void add_published_day(CLI::App& simulate, const std::shared_ptr<SimulateArgs>& 
       ->capture_default_str();
   day->add_option("--scale", args->scale, "schedule, or autoscale with the servers' own decisions")
       ->capture_default_str();
-  day->add_option("--budget", args->autoscale.budget_nodes, "Autoscale: nodes never exceeded")
-      ->capture_default_str();
-  day->add_option("--unit-speed", args->autoscale.speed_at_capacity,
-                  "Autoscale: tokens/s per user of a full decode unit")
-      ->capture_default_str();
-  day->add_option("--unit-use", args->autoscale.prefill_use_at_capacity,
-                  "Autoscale: use of a full prefill unit")
-      ->capture_default_str();
-  day->add_flag("--yesterday", args->autoscale.knows_yesterday,
-                "Autoscale: has seen a day of this shape (else it only sees today's trend)");
+  const std::vector<CLI::Option*> of_autoscale = {
+      day->add_option("--budget", args->autoscale.budget_nodes, "Autoscale: nodes never exceeded")
+          ->capture_default_str(),
+      day->add_option("--unit-speed", args->autoscale.speed_at_capacity,
+                      "Autoscale: tokens/s per user of a full decode unit")
+          ->capture_default_str(),
+      day->add_option("--unit-use", args->autoscale.prefill_use_at_capacity,
+                      "Autoscale: use of a full prefill unit")
+          ->capture_default_str(),
+      day->add_flag("--yesterday", args->autoscale.knows_yesterday,
+                    "Autoscale: has seen a day of this shape (else it only sees today's trend)")};
   day->add_option("--max-queued", args->fleet.queued_prompts_max,
                   "Prompts that may wait at a prefill rank; more are refused")
       ->check(CLI::Range(1, 1 << 24))
@@ -308,8 +371,14 @@ void add_published_day(CLI::App& simulate, const std::shared_ptr<SimulateArgs>& 
   day->add_option("--schedule", args->schedule_file, "Node schedule (CSV)")->capture_default_str();
   day->add_flag("--perfect-balance", args->fleet.perfect_decode_balance,
                 "Steps as if KV and requests were spread evenly: the bound of every decode policy");
-  day->callback([args, &outcome] {
-    const Status status = run_published_day(*args);
+  day->callback([args, of_autoscale, &outcome] {
+    Status status = ok_status();
+    for (const CLI::Option* option : of_autoscale) {
+      if (option->count() > 0 && args->scale != "autoscale") {
+        status = invalid_argument("{}: only with --scale autoscale", option->get_name());
+      }
+    }
+    if (status.ok()) status = run_published_day(*args);
     if (!status.ok()) outcome.exit_code = report_error(status);
   });
 }

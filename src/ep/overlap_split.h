@@ -1,9 +1,9 @@
 // How a step's tokens are cut into two micro-batches of equal attention load.
 //
 // Invariants, by name:
-//   equal_attention   prefill: the halves differ by at most what one token (or one alignment unit) attends to
-//   order_kept        prefill: the first half is a prefix of the step's tokens, so a cut prompt's earlier
-//   part leads equal_counts      decode: request counts differ by at most one
+// * equal_attention: prefill's halves differ by at most what one token (or one alignment unit) attends to
+// * order_kept: prefill's first half is a prefix of the step's tokens, so a cut prompt's earlier part leads
+// * equal_counts: decode's request counts differ by at most one
 #pragma once
 
 #include <cstdint>

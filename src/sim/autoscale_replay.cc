@@ -11,6 +11,7 @@ namespace {
 constexpr int kPrefill = static_cast<int>(UnitKind::kPrefill);
 constexpr int kDecode = static_cast<int>(UnitKind::kDecode);
 constexpr double kBudgetAbovePeak = 1.25;
+constexpr double kHistoryKeptSeconds = 2 * 86400;
 
 std::string clock(double s) {
   const int seconds = static_cast<int>(s);
@@ -70,6 +71,9 @@ AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& op
     }
     for (double& tokens : point.tokens_per_s) tokens *= rate / options.interval_s;
     history.push_back(point);
+    // Decisions look a day back.
+    const auto is_old = [&](const LoadPoint& p) { return p.time_s < now - kHistoryKeptSeconds; };
+    if (is_old(history[history.size() / 2])) std::erase_if(history, is_old);
     ledger.set_starts_blocked(now < no_nodes_for_s);
     ledger.advance(now);
     AutoscaleSnapshot snapshot;

@@ -6,6 +6,43 @@
 #include "sim/block_fleet_impl.h"
 
 namespace fathom::sim {
+namespace {
+
+constexpr double kRankBlocksMin = 8;          // one prompt of a few blocks must fit
+constexpr double kFleetBlocksMax = 32 << 20;  // some hundred MB of books
+
+// As asked, or what the memory beside the weights holds.
+double blocks_per_rank(const HardwareProfile& hw, const ModelShape& model, int32_t asked, int expert_slots,
+                       int ranks) {
+  if (asked > 0) return asked;
+  return kv_room_tokens(hw, model, static_cast<double>(expert_slots) / ranks, true) / kBlockTokens;
+}
+
+}  // namespace
+
+Status validate_block_fleet(const HardwareProfile& hw, const ModelShape& model,
+                            const BlockFleetOptions& options) {
+  double total = 0;
+  for (const bool decode : {false, true}) {
+    const int ranks = decode ? options.decode_ranks : options.prefill_ranks;
+    const int32_t asked = decode ? options.decode_blocks_per_rank : options.prefill_blocks_per_rank;
+    const double blocks = blocks_per_rank(hw, model, asked, options.expert_slots, ranks);
+    if (blocks < kRankBlocksMin) {
+      return invalid_argument(
+          "{}: hardware.hbm_gb: {} GB leave room for {:.0f} KV blocks per {} rank of {:.2f} expert "
+          "slots, at least {} are needed",
+          hw.file, hw.hbm_gb, blocks, decode ? "decode" : "prefill",
+          static_cast<double>(options.expert_slots) / ranks, kRankBlocksMin);
+    }
+    total += blocks * ranks * (decode ? options.decode_units : options.prefill_units);
+  }
+  if (total > kFleetBlocksMax) {
+    return invalid_argument(
+        "--fleet: blocks_per_rank: {:.0f} KV blocks in all, a replay holds at most {:.0f}", total,
+        kFleetBlocksMax);
+  }
+  return ok_status();
+}
 
 BlockFleet::BlockFleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
                        const BlockFleetOptions& options)
@@ -48,9 +85,7 @@ void BlockFleet::violation(std::string text) {
 }
 
 int32_t BlockFleet::blocks_of(int32_t asked, int ranks) const {
-  if (asked > 0) return asked;
-  const double slots = static_cast<double>(options_.expert_slots) / ranks;
-  return static_cast<int32_t>(kv_room_tokens(hw_, model_, slots, true) / kBlockTokens);
+  return static_cast<int32_t>(blocks_per_rank(hw_, model_, asked, options_.expert_slots, ranks));
 }
 
 void BlockFleet::make_units() {

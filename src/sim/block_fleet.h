@@ -92,6 +92,10 @@ struct BlockFleetResult {
   }
 };
 
+// Says which limit or constant of the profile the fleet breaks, naming file and field.
+Status validate_block_fleet(const HardwareProfile& hw, const ModelShape& model,
+                            const BlockFleetOptions& options);
+
 // Checked throughout, by name: tokens_in_order, tokens_once, no_block_with_two_writers, books_balance,
 // answered_by_deadline; and after the faults have healed: served_after_healing, everything_ends,
 // nothing_leaks.

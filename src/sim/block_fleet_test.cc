@@ -296,8 +296,24 @@ TEST(FleetFile, ReadsAndNamesWhatIsWrong) {
             "f.toml:1: decode.ranks: 288 expert slots do not divide over 100 ranks");
   EXPECT_EQ(read_fleet_file("f.toml", "[decode]\nunits = 0\n", options).message(),
             "f.toml:2: decode.units: 0 is outside 1..1000");
+  EXPECT_EQ(read_fleet_file("f.toml", "expert_slots = 100\n", options).message(),
+            "f.toml:1: expert_slots: 100 is outside 256..4096");
+  EXPECT_EQ(read_fleet_file("f.toml", "[decode]\nranks = 1\nranks = 2\n", options).message().substr(0, 15),
+            "f.toml:3: toml:");
   EXPECT_EQ(read_fleet_file("f.toml", "\n[decode]\nrank = 1\n", options).message(),
             "f.toml:3: decode.rank: unknown key");
+}
+
+TEST(BlockFleet, NamesAProfileWithoutRoomAndAFleetTooLarge) {
+  HardwareProfile hw = test_profile("h800");
+  BlockFleetOptions options;
+  EXPECT_TRUE(validate_block_fleet(hw, {}, options).ok());
+  options.decode_blocks_per_rank = options.prefill_blocks_per_rank = 1 << 24;
+  EXPECT_NE(validate_block_fleet(hw, {}, options).message().find("blocks_per_rank"), std::string::npos);
+  options = {};
+  hw.hbm_gb = 30;
+  EXPECT_NE(validate_block_fleet(hw, {}, options).message().find("hardware.hbm_gb: 30 GB leave room for"),
+            std::string::npos);
 }
 
 TEST(FleetFile, FaultsAsText) {
@@ -309,7 +325,21 @@ TEST(FleetFile, FaultsAsText) {
   EXPECT_EQ(fault.unit, 1);
   EXPECT_FALSE(parse_fault("unit-loss").ok());
   EXPECT_FALSE(parse_fault("flood@00:10").ok());
-  EXPECT_FALSE(parse_fault("slow-rank@00:10,factor=x").ok());
+  EXPECT_EQ(parse_fault("unit-loss@120:00").value().at_s, 120 * 3600);
+  const auto error = [](const char* text) { return parse_fault(text).status().message(); };
+  for (const char* text : {"unit-loss@", "unit-loss@10", "unit-loss@10:", "unit-loss@:10", "unit-loss@00:60",
+                           "unit-loss@1:2:3:4", "unit-loss@00:0.5", "unit-loss@1e1:00", "unit-loss@-1:00"}) {
+    EXPECT_EQ(error(text), fmt::format("--fault: \"{}\": expected KIND@HH:MM[:SS]", text));
+  }
+  const std::string head = "--fault: \"slow-rank@00:10,";
+  EXPECT_EQ(error("slow-rank@00:10,factor=x"), head + "factor=x\": factor: \"x\" is not a number");
+  EXPECT_EQ(error("slow-rank@00:10,factor=nan"), head + "factor=nan\": factor: nan is outside 1..1000");
+  EXPECT_EQ(error("slow-rank@00:10,unit=1.5"),
+            head + "unit=1.5\": unit: \"1.5\" is not a whole number from 0");
+  EXPECT_EQ(error("slow-rank@00:10,unit=1,unit=2"), head + "unit=1,unit=2\": unit: given twice");
+  EXPECT_EQ(error("slow-rank@00:10,for=0"), head + "for=0\": for: not within 0..1e6 seconds");
+  EXPECT_EQ(error("lost-registry@00:10,unit=1"),
+            "--fault: \"lost-registry@00:10,unit=1\": unit: not a key of this fault, which takes for");
 }
 
 }  // namespace

@@ -38,6 +38,7 @@ double active_slots(double slots, double copies) {
 // Gate and up in one product, then down.
 double ffn_us(const HardwareProfile& hw, const ModelShape& m, double tokens, double width, double groups,
               double sm) {
+  if (width <= 0) return 0;  // a model without shared experts
   return gemm_us(hw, {tokens, 2 * width, m.hidden, groups, sm}) +
          gemm_us(hw, {tokens, m.hidden, width, groups, sm});
 }

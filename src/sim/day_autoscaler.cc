@@ -13,6 +13,8 @@ namespace {
 constexpr int kPrefill = static_cast<int>(UnitKind::kPrefill);
 constexpr int kDecode = static_cast<int>(UnitKind::kDecode);
 constexpr double kHistoryStep_s = 300;
+// Largest over mean of a unit's ranks, as the simulated day has it: what capacity must allow for.
+constexpr double kKvImbalance = 1.08, kRequestsImbalance = 1.16;
 
 double hit_share(const LengthOptions& l) {
   return l.continuation_share * l.continuation_hit + (1 - l.continuation_share) * l.other_hit;
@@ -24,34 +26,38 @@ void demand_of(double requests_per_s, const FleetOptions& fleet, double (&tokens
   tokens_per_s[kDecode] = requests_per_s * fleet.lengths.output_mean_tokens;
 }
 
-}  // namespace
-
-AutoscaleOptions autoscale_options(const HardwareProfile& hw, const ModelShape& model,
-                                   const FleetOptions& fleet, const DayAutoscaleOptions& options) {
+// The output of a decode unit at the batch at which users read at the speed asked for.
+Result<double> decode_capacity(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet,
+                               double wanted_speed) {
   const FleetShape& shape = fleet.shape;
-  AutoscaleOptions out;
-  out.budget_nodes = static_cast<int>(options.budget_nodes);
-  out.unit[kPrefill].nodes = shape.prefill_nodes;
-  out.unit[kDecode].nodes = shape.decode_nodes;
-  // Decode: the batch at which users read at the speed asked for.
   const DecodeUnitShape decode{static_cast<double>(shape.decode_ranks),
                                static_cast<double>(shape.decode_slots), 2, fleet.decode_expert_imbalance,
                                true};
   FluidLoad load;
   load.acceptance = fleet.mtp_acceptance;
-  load.kv_imbalance = 1.08;
-  load.requests_imbalance = 1.16;
+  load.kv_imbalance = kKvImbalance;
+  load.requests_imbalance = kRequestsImbalance;
   load.kv_tokens_per_request =
       fleet.lengths.input_mean_tokens + fleet.lengths.output_mean_tokens * (1 + fleet.lengths.output_cv2) / 2;
+  const auto speed_at = [&](double requests) {
+    return decode_point(hw, model, decode, load, requests).tokens_per_s_per_user;
+  };
   double low = 1, high = 512;
+  if (!(wanted_speed > 0) || speed_at(low) < wanted_speed) {
+    return invalid_argument(
+        "--unit-speed: {} tokens/s per user, a decode unit of one request per rank gives {:.1f}",
+        wanted_speed, speed_at(low));
+  }
   for (int i = 0; i < 50; ++i) {
     const double middle = (low + high) / 2;
-    const double speed = decode_point(hw, model, decode, load, middle).tokens_per_s_per_user;
-    (speed >= options.speed_at_capacity ? low : high) = middle;
+    (speed_at(middle) >= wanted_speed ? low : high) = middle;
   }
-  out.unit[kDecode].tokens_per_s =
-      shape.decode_ranks * low * decode_point(hw, model, decode, load, low).tokens_per_s_per_user;
-  // Prefill: what saturated forwards at the rank's budget compute.
+  return shape.decode_ranks * low * speed_at(low);
+}
+
+// What a prefill unit's saturated forwards at the rank's budget compute.
+double prefill_capacity(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet) {
+  const FleetShape& shape = fleet.shape;
   const LayerCost cost =
       fit_prefill_cost(hw, model,
                        {static_cast<double>(shape.prefill_ranks), static_cast<double>(shape.prefill_slots),
@@ -68,9 +74,27 @@ AutoscaleOptions autoscale_options(const HardwareProfile& hw, const ModelShape& 
     work_us += cost.rank_us(computed, computed * (r.cached_tokens + computed / 2));
   }
   const double tokens_per_forward = shape.prefill_ranks * budget_us / (work_us / tokens);
-  out.unit[kPrefill].tokens_per_s = options.prefill_use_at_capacity * tokens_per_forward /
-                                    (prefill_forward_us(hw, model, cost, budget_us) / 1e6);
+  return tokens_per_forward / (prefill_forward_us(hw, model, cost, budget_us) / 1e6);
+}
+
+}  // namespace
+
+Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const ModelShape& model,
+                                           const FleetOptions& fleet, const DayAutoscaleOptions& options) {
+  AutoscaleOptions out;
+  out.budget_nodes = options.budget_nodes;
+  out.unit[kPrefill].nodes = fleet.shape.prefill_nodes;
+  out.unit[kDecode].nodes = fleet.shape.decode_nodes;
+  if (out.budget_nodes < out.unit[kPrefill].nodes + out.unit[kDecode].nodes) {
+    return invalid_argument("--budget: {} nodes hold no prefill and decode unit", out.budget_nodes);
+  }
+  ASSIGN_OR_RETURN(out.unit[kDecode].tokens_per_s,
+                   decode_capacity(hw, model, fleet, options.speed_at_capacity));
+  const double use = options.prefill_use_at_capacity;
+  if (!(use > 0 && use <= 1)) return invalid_argument("--unit-use: {} is outside 0..1", use);
+  out.unit[kPrefill].tokens_per_s = use * prefill_capacity(hw, model, fleet);
   out.unit[kPrefill].drain_s = 30;
+  RETURN_IF_ERROR(validate_autoscale(out));
   return out;
 }
 

@@ -11,15 +11,16 @@
 namespace fathom::sim {
 
 struct DayAutoscaleOptions {
-  double budget_nodes = 278;              // published peak
+  int budget_nodes = 278;                 // published peak
   double speed_at_capacity = 18;          // tokens/s per user at which a decode unit counts as full
   double prefill_use_at_capacity = 0.86;  // of what saturated forwards compute
   bool knows_yesterday = false;           // history of a day like this one (only one day is published)
 };
 
 // Capacities of the units at the profile's speed, for autoscale() and for the bound.
-AutoscaleOptions autoscale_options(const HardwareProfile& hw, const ModelShape& model,
-                                   const FleetOptions& fleet, const DayAutoscaleOptions& options);
+// Errors name the option.
+Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const ModelShape& model,
+                                           const FleetOptions& fleet, const DayAutoscaleOptions& options);
 
 class DayAutoscaler {
  public:

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kHourSeconds = 3600;
 constexpr int kKnotSeconds = 1800;
+constexpr int64_t kUnitsMax = 500;
 
 // "HH:MM" to minutes.
 Result<int> minutes_of(const std::string& file, const CsvRow& row) {
@@ -37,8 +38,8 @@ Result<DaySchedule> parse_schedule(const std::string& file, std::string_view tex
       return invalid_argument("{}:{}: from: not later than the row before", file, row.line);
     }
     ASSIGN_OR_RETURN(const int64_t nodes, csv_integer(file, row, 1, "nodes", 1, 1'000'000));
-    ASSIGN_OR_RETURN(const int64_t decode, csv_integer(file, row, 2, "decode_units", 1, 10'000));
-    ASSIGN_OR_RETURN(const int64_t prefill, csv_integer(file, row, 3, "prefill_units", 1, 10'000));
+    ASSIGN_OR_RETURN(const int64_t decode, csv_integer(file, row, 2, "decode_units", 1, kUnitsMax));
+    ASSIGN_OR_RETURN(const int64_t prefill, csv_integer(file, row, 3, "prefill_units", 1, kUnitsMax));
     change.nodes = static_cast<int>(nodes);
     change.units = {static_cast<int>(decode), static_cast<int>(prefill)};
     if (nodes != decode * kDecodeUnitNodes + prefill * kPrefillUnitNodes) {
@@ -123,7 +124,7 @@ Result<HourlyLoad> parse_hourly_load(const std::string& file, std::string_view t
   for (const CsvRow& row : csv_rows(text)) {
     ASSIGN_OR_RETURN(const double hour, csv_number(file, row, 0, "hour_utc8", 0, 23));
     if (rows == 0) out.start_hour = static_cast<int>(hour);
-    if (rows == 24 || static_cast<int>(hour) != (out.start_hour + rows) % 24) {
+    if (rows == 24 || hour != (out.start_hour + rows) % 24) {
       return invalid_argument("{}:{}: hour_utc8: expected {} rows, one per hour in order", file, row.line,
                               24);
     }

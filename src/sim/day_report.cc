@@ -222,102 +222,143 @@ Series cell_series(const FleetMetrics& metrics, std::string name, Value value) {
   return series;
 }
 
-void add_charts(const DayFiles& day, const DayRun& run, const HardwareProfile& hw, const TokenPrices& prices,
-                const FleetResult& result, Report& report) {
-  const FleetMetrics& m = result.metrics;
-  const auto chart = [&](std::string title, std::string y_label, std::vector<Series> series,
-                         bool zero = true) {
-    report.charts.push_back({std::move(title), std::move(y_label), "UTC+8", std::move(series),
-                             clock_ticks(day.start_hour), zero});
-  };
-  const auto per_s = [](double sum, const FleetCell& c) { return ratio(sum, c.seconds); };
-  Series scheduled{"published schedule", {}, true};
-  for (const DaySchedule::Change& c : day.schedule.changes())
-    scheduled.points.emplace_back(c.second / kHourSeconds, c.nodes);
-  scheduled.points.emplace_back(24, scheduled.points.back().second);
-  chart("Nodes", "nodes",
-        {cell_series(
-             m, "running",
-             [&](const FleetCell& c) { return per_s(c.decode_node_seconds + c.prefill_node_seconds, c); }),
-         scheduled, cell_series(m, "draining", [&](const FleetCell& c) {
-           return per_s(c.decode_drain_node_seconds + c.prefill_drain_node_seconds, c);
-         })});
-  chart("Load", "requests/s", {cell_series(m, "arrivals", [&](const FleetCell& c) {
-          return per_s(static_cast<double>(c.arrived_requests), c);
-        })});
-  chart("Cost and theoretical income", "USD per hour",
-        {cell_series(m, "cost",
-                     [&](const FleetCell& c) {
-                       return per_s((c.decode_node_seconds + c.prefill_node_seconds) * hw.gpus_per_node *
-                                        hw.price_usd_per_gpu_hour,
-                                    c);
-                     }),
-         cell_series(m, "theoretical income", [&](const FleetCell& c) {
-           const auto hit = static_cast<double>(c.cached_tokens);
-           const double usd = hit * prices.hit + (static_cast<double>(c.input_tokens) - hit) * prices.miss +
-                              c.tokens * prices.output;
-           return per_s(usd * kHourSeconds / 1e6, c);
-         })});
-  chart("Speed of whole requests", "tokens/s per user",
-        {cell_series(m, "median", [](const FleetCell& c) { return c.speed_milli.percentile(0.5) / 1e3; }),
-         cell_series(m, "90 % are faster than",
-                     [](const FleetCell& c) { return c.speed_milli.percentile(0.1) / 1e3; }),
-         cell_series(m, "99 % are faster than",
-                     [](const FleetCell& c) { return c.speed_milli.percentile(0.01) / 1e3; }),
-         cell_series(m, "token-weighted",
-                     [](const FleetCell& c) { return ratio(c.tokens_x_speed, c.tokens); })});
-  chart("Time to first token", "s",
-        {cell_series(m, "p50", [](const FleetCell& c) { return c.ttft_ms.percentile(0.5) / 1e3; }),
-         cell_series(m, "p90", [](const FleetCell& c) { return c.ttft_ms.percentile(0.9) / 1e3; }),
-         cell_series(m, "p99", [](const FleetCell& c) { return c.ttft_ms.percentile(0.99) / 1e3; })});
-  chart("Queue wait", "s",
-        {cell_series(m, "p50", [](const FleetCell& c) { return c.queue_ms.percentile(0.5) / 1e3; }),
-         cell_series(m, "p90", [](const FleetCell& c) { return c.queue_ms.percentile(0.9) / 1e3; }),
-         cell_series(m, "p99", [](const FleetCell& c) { return c.queue_ms.percentile(0.99) / 1e3; })});
-  chart("Balance over decode ranks", "largest / mean",
-        {cell_series(m, fmt::format("KV, {}", decode_policy_name(run.options.decode_policy)),
-                     [](const FleetCell& c) {
-                       return std::max(1.0, ratio(c.kv_ratio_sum, static_cast<double>(c.balanced_steps)));
-                     }),
-         cell_series(m, "requests",
-                     [](const FleetCell& c) {
-                       return std::max(1.0,
-                                       ratio(c.requests_ratio_sum, static_cast<double>(c.balanced_steps)));
-                     })},
-        false);
-  chart("KV use of the fullest rank", "share of room", {cell_series(m, "KV", [&](const FleetCell& c) {
-          return c.kv_milli_max / kMilli / result.kv_room_tokens;
-        })});
-  chart("Prompt tokens found in the cache", "share", {cell_series(m, "hits", [](const FleetCell& c) {
-          return ratio(static_cast<double>(c.cached_tokens), static_cast<double>(c.input_tokens));
-        })});
-  chart("Exposed communication", "share of a decode layer",
-        {cell_series(m, "exposed", [](const FleetCell& c) { return ratio(c.exposed_us, c.layer_us); })});
-  chart("Refused, and waiting for KV room", "requests/s",
-        {cell_series(m, "refused",
-                     [&](const FleetCell& c) { return per_s(static_cast<double>(c.refused_requests), c); }),
-         cell_series(m, "found no rank with room",
-                     [&](const FleetCell& c) { return per_s(static_cast<double>(c.admission_waits), c); })});
-  const auto ttft_ms = static_cast<uint64_t>(run.options.slo_ttft_s * 1e3);
-  const auto speed_milli = static_cast<uint64_t>(run.options.slo_tokens_per_s_per_user * 1e3);
-  chart(fmt::format("Objectives: first token within {} s, {} tokens/s", run.options.slo_ttft_s,
-                    run.options.slo_tokens_per_s_per_user),
-        "share",
-        {cell_series(m, "first token in time",
-                     [&](const FleetCell& c) { return c.ttft_ms.share_at_most(ttft_ms); }),
-         cell_series(m, "fast enough",
-                     [&](const FleetCell& c) { return 1 - c.speed_milli.share_at_most(speed_milli); }),
-         cell_series(m, "output tokens in requests within both", [](const FleetCell& c) {
-           return ratio(static_cast<double>(c.good_output_tokens),
-                        static_cast<double>(c.finished_output_tokens));
-         })});
-  chart("Goodput", "output tokens/s in requests within both objectives",
-        {cell_series(m, "goodput",
-                     [&](const FleetCell& c) { return per_s(static_cast<double>(c.good_output_tokens), c); }),
-         cell_series(m, "all", [&](const FleetCell& c) {
+// The charts of a day, in the order of the page.
+class DayCharts {
+ public:
+  DayCharts(const HardwareProfile& hw, const DayFiles& day, const DayRun& run, const FleetResult& result,
+            const TokenPrices& prices, Report& report)
+      : hw_(hw),
+        day_(day),
+        run_(run),
+        result_(result),
+        prices_(prices),
+        m_(result.metrics),
+        report_(report) {}
+
+  void add_all() {
+    load_and_money();
+    what_users_feel();
+    balance_and_cache();
+    refusals_and_objectives();
+  }
+
+ private:
+  void chart(std::string title, std::string y_label, std::vector<Series> series, bool zero = true) {
+    report_.charts.push_back({std::move(title), std::move(y_label), "UTC+8", std::move(series),
+                              clock_ticks(day_.start_hour), zero});
+  }
+
+  static double per_s(double sum, const FleetCell& c) { return ratio(sum, c.seconds); }
+
+  void load_and_money() {
+    Series scheduled{"published schedule", {}, true};
+    for (const DaySchedule::Change& c : day_.schedule.changes())
+      scheduled.points.emplace_back(c.second / kHourSeconds, c.nodes);
+    scheduled.points.emplace_back(24, scheduled.points.back().second);
+    chart("Nodes", "nodes",
+          {cell_series(
+               m_, "running",
+               [](const FleetCell& c) { return per_s(c.decode_node_seconds + c.prefill_node_seconds, c); }),
+           scheduled, cell_series(m_, "draining", [](const FleetCell& c) {
+             return per_s(c.decode_drain_node_seconds + c.prefill_drain_node_seconds, c);
+           })});
+    chart("Load", "requests/s", {cell_series(m_, "arrivals", [](const FleetCell& c) {
+            return per_s(static_cast<double>(c.arrived_requests), c);
+          })});
+    chart("Cost and theoretical income", "USD per hour",
+          {cell_series(m_, "cost",
+                       [this](const FleetCell& c) {
+                         return per_s((c.decode_node_seconds + c.prefill_node_seconds) * hw_.gpus_per_node *
+                                          hw_.price_usd_per_gpu_hour,
+                                      c);
+                       }),
+           cell_series(m_, "theoretical income", [this](const FleetCell& c) {
+             const auto hit = static_cast<double>(c.cached_tokens);
+             const double usd = hit * prices_.hit +
+                                (static_cast<double>(c.input_tokens) - hit) * prices_.miss +
+                                c.tokens * prices_.output;
+             return per_s(usd * kHourSeconds / 1e6, c);
+           })});
+  }
+
+  void what_users_feel() {
+    chart("Speed of whole requests", "tokens/s per user",
+          {cell_series(m_, "median", [](const FleetCell& c) { return c.speed_milli.percentile(0.5) / 1e3; }),
+           cell_series(m_, "90 % are faster than",
+                       [](const FleetCell& c) { return c.speed_milli.percentile(0.1) / 1e3; }),
+           cell_series(m_, "99 % are faster than",
+                       [](const FleetCell& c) { return c.speed_milli.percentile(0.01) / 1e3; }),
+           cell_series(m_, "token-weighted",
+                       [](const FleetCell& c) { return ratio(c.tokens_x_speed, c.tokens); })});
+    chart("Time to first token", "s",
+          {cell_series(m_, "p50", [](const FleetCell& c) { return c.ttft_ms.percentile(0.5) / 1e3; }),
+           cell_series(m_, "p90", [](const FleetCell& c) { return c.ttft_ms.percentile(0.9) / 1e3; }),
+           cell_series(m_, "p99", [](const FleetCell& c) { return c.ttft_ms.percentile(0.99) / 1e3; })});
+    chart("Queue wait", "s",
+          {cell_series(m_, "p50", [](const FleetCell& c) { return c.queue_ms.percentile(0.5) / 1e3; }),
+           cell_series(m_, "p90", [](const FleetCell& c) { return c.queue_ms.percentile(0.9) / 1e3; }),
+           cell_series(m_, "p99", [](const FleetCell& c) { return c.queue_ms.percentile(0.99) / 1e3; })});
+  }
+
+  void balance_and_cache() {
+    chart("Balance over decode ranks", "largest / mean",
+          {cell_series(m_, fmt::format("KV, {}", decode_policy_name(run_.options.decode_policy)),
+                       [](const FleetCell& c) {
+                         return std::max(1.0, ratio(c.kv_ratio_sum, static_cast<double>(c.balanced_steps)));
+                       }),
+           cell_series(m_, "requests",
+                       [](const FleetCell& c) {
+                         return std::max(1.0,
+                                         ratio(c.requests_ratio_sum, static_cast<double>(c.balanced_steps)));
+                       })},
+          false);
+    chart("KV use of the fullest rank", "share of room", {cell_series(m_, "KV", [this](const FleetCell& c) {
+            return c.kv_milli_max / kMilli / result_.kv_room_tokens;
+          })});
+    chart("Prompt tokens found in the cache", "share", {cell_series(m_, "hits", [](const FleetCell& c) {
+            return ratio(static_cast<double>(c.cached_tokens), static_cast<double>(c.input_tokens));
+          })});
+    chart("Exposed communication", "share of a decode layer",
+          {cell_series(m_, "exposed", [](const FleetCell& c) { return ratio(c.exposed_us, c.layer_us); })});
+  }
+
+  void refusals_and_objectives() {
+    chart("Refused, and waiting for KV room", "requests/s",
+          {cell_series(m_, "refused",
+                       [](const FleetCell& c) { return per_s(static_cast<double>(c.refused_requests), c); }),
+           cell_series(m_, "found no rank with room",
+                       [](const FleetCell& c) { return per_s(static_cast<double>(c.admission_waits), c); })});
+    const auto ttft_ms = static_cast<uint64_t>(run_.options.slo_ttft_s * 1e3);
+    const auto speed_milli = static_cast<uint64_t>(run_.options.slo_tokens_per_s_per_user * 1e3);
+    chart(fmt::format("Objectives: first token within {} s, {} tokens/s", run_.options.slo_ttft_s,
+                      run_.options.slo_tokens_per_s_per_user),
+          "share",
+          {cell_series(m_, "first token in time",
+                       [ttft_ms](const FleetCell& c) { return c.ttft_ms.share_at_most(ttft_ms); }),
+           cell_series(
+               m_, "fast enough",
+               [speed_milli](const FleetCell& c) { return 1 - c.speed_milli.share_at_most(speed_milli); }),
+           cell_series(m_, "output tokens in requests within both", [](const FleetCell& c) {
+             return ratio(static_cast<double>(c.good_output_tokens),
+                          static_cast<double>(c.finished_output_tokens));
+           })});
+    chart(
+        "Goodput", "output tokens/s in requests within both objectives",
+        {cell_series(m_, "goodput",
+                     [](const FleetCell& c) { return per_s(static_cast<double>(c.good_output_tokens), c); }),
+         cell_series(m_, "all", [](const FleetCell& c) {
            return per_s(static_cast<double>(c.finished_output_tokens), c);
          })});
-}
+  }
+
+  const HardwareProfile& hw_;
+  const DayFiles& day_;
+  const DayRun& run_;
+  const FleetResult& result_;
+  const TokenPrices& prices_;
+  const FleetMetrics& m_;
+  Report& report_;
+};
 
 void add_csv(const DayFiles& day, const FleetResult& result, Report& report) {
   std::string hours =
@@ -399,7 +440,7 @@ Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayF
                   {"fraction", fmt::format("{}", o.fraction)},
                   {"seed", fmt::format("{}", o.seed)}};
   DayFigures(hw, day, run, result, prices, report).add_all();
-  add_charts(day, run, hw, prices, result, report);
+  DayCharts(hw, day, run, result, prices, report).add_all();
   const FleetCell peak = result.metrics.hour(10);
   const double ranks = o.shape.decode_ranks;
   const double live = ratio(peak.live_x_seconds, peak.step_seconds);

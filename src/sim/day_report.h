@@ -21,7 +21,6 @@ struct TokenPrices {
 Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayFiles& day, const DayRun& run,
                   const FleetResult& result, const TokenPrices& prices = {});
 
-// Adds mean, least and most of the main figures over several seeds.
 // Another decode policy on the same load.
 struct PolicyDay {
   std::string policy;
@@ -29,6 +28,7 @@ struct PolicyDay {
 };
 void add_policy_comparison(Report& report, const std::vector<PolicyDay>& days);
 
+// Adds mean, least and most of the main figures over several seeds.
 void add_seed_spread(Report& report, const std::vector<Report>& runs);
 
 // The five stages of one decode layer of both micro-batches at a given load.

@@ -15,7 +15,7 @@ DecodeUnit::DecodeUnit(int num_ranks, int32_t growth_milli, int64_t kv_room_mill
       kv_milli_((num_ranks + 3) / 4 * 4),
       wheel_(kWheelSize) {
   CHECK(num_ranks > 0 && num_ranks <= INT16_MAX && growth_milli > 0);
-  CHECK_MSG(kv_room_milli > 0 && kv_room_milli <= 2'000'000'000,
+  CHECK_MSG(kv_room_milli > 0 && kv_room_milli <= kRoomTokensMax * kMilli,
             "KV room of a rank must be within 2 M tokens");
 }
 

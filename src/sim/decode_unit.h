@@ -10,6 +10,7 @@ namespace fathom::sim {
 
 // KV is counted in thousandths of a token, because a step with MTP adds 1.85 tokens to each request.
 inline constexpr int64_t kMilli = 1000;
+inline constexpr int64_t kRoomTokensMax = 2'000'000;  // of a rank: its thousandths fit 32 bits
 // Times kept per live request are in units of 0.1 ms, so that a day fits 32 bits.
 inline constexpr int64_t kTickNs = 100'000;
 

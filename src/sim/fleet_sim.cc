@@ -38,12 +38,12 @@ FleetSim::FleetSim(const HardwareProfile& hw, const ModelShape& model, const Day
   const double slots_per_rank = static_cast<double>(options.shape.decode_slots) / options.shape.decode_ranks;
   result_.kv_room_tokens = kv_room_tokens(hw, model, slots_per_rank, true);
   room_milli_ =
-      options.kv_limit ? static_cast<int64_t>(result_.kv_room_tokens) * kMilli : int64_t{2'000'000'000};
+      options.kv_limit ? static_cast<int64_t>(result_.kv_room_tokens) * kMilli : kRoomTokensMax * kMilli;
   PlacementOptions placement;
   placement.policy = options.decode_policy;
   placement.report_delay_ns = static_cast<int64_t>(options.report_delay_ms * 1e6);
   const bool admits_by_room = options.kv_limit && options.sabotage != DaySabotage::kIgnoreRoom;
-  const int64_t room_of_units = admits_by_room ? room_milli_ : int64_t{2'000'000'000};
+  const int64_t room_of_units = admits_by_room ? room_milli_ : kRoomTokensMax * kMilli;
   placement.kv_room_tokens = admits_by_room ? room_milli_ / kMilli : 0;
   placement.new_request_growth_tokens = static_cast<int64_t>(options.lengths.output_mean_tokens);
   placement.live_request_growth_tokens =

@@ -82,6 +82,9 @@ struct FleetResult {
 // Called now and then with the share done; may be empty.
 using Progress = std::function<void(double done)>;
 
+// Says which constant of the profile cannot carry the day's units.
+Status validate_day_profile(const HardwareProfile& hw, const ModelShape& model, const FleetShape& shape);
+
 // Says which fault names a unit or rank that the day has not, as "--fault: ...".
 Status validate_faults(const std::vector<Fault>& faults, const UnitCounts& units_max,
                        const FleetShape& shape);

@@ -225,6 +225,22 @@ void FleetSim::account_nodes(int64_t now) {
   }
 }
 
+Status validate_day_profile(const HardwareProfile& hw, const ModelShape& model, const FleetShape& shape) {
+  const int gpus = shape.decode_ranks / shape.decode_nodes;
+  if (hw.gpus_per_node != gpus) {
+    return invalid_argument("{}: hardware.gpus_per_node: {} GPUs, the day's units are of nodes of {}",
+                            hw.file, hw.gpus_per_node, gpus);
+  }
+  const double slots_per_rank = static_cast<double>(shape.decode_slots) / shape.decode_ranks;
+  const double room = kv_room_tokens(hw, model, slots_per_rank, true);
+  if (room < 1 || room > static_cast<double>(kRoomTokensMax)) {
+    return invalid_argument(
+        "{}: hardware.hbm_gb: {} GB leave room for {:.0f} KV tokens per decode rank, outside 1..{}", hw.file,
+        hw.hbm_gb, room, kRoomTokensMax);
+  }
+  return ok_status();
+}
+
 Status validate_faults(const std::vector<Fault>& faults, const UnitCounts& units_max,
                        const FleetShape& shape) {
   for (const Fault& fault : faults) {

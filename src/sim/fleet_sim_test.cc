@@ -175,7 +175,7 @@ Report whole_day(const FleetOptions& options, bool autoscaled) {
   run.options = options;
   std::unique_ptr<DayAutoscaler> autoscaler;
   if (autoscaled) {
-    const AutoscaleOptions scaling = autoscale_options(hw, ModelShape{}, run.options, {});
+    const AutoscaleOptions scaling = autoscale_options(hw, ModelShape{}, run.options, {}).value();
     autoscaler = std::make_unique<DayAutoscaler>(scaling, run.options, nullptr, day.schedule.units_at(0),
                                                  day.start_hour);
     run.autoscaled = true;
@@ -366,6 +366,26 @@ TEST(DayFaults, NamesAUnitThatIsNotThere) {
   EXPECT_EQ(error("slow-rank@22:00,rank=143,unit=8"), "");
 }
 
+TEST(Day, NamesTheConstantThatCannotCarryItsUnits) {
+  HardwareProfile hw = test_profile("h800-day");
+  EXPECT_TRUE(validate_day_profile(hw, {}, {}).ok());
+  hw.hbm_gb = 30;
+  EXPECT_NE(validate_day_profile(hw, {}, {}).message().find("hardware.hbm_gb: 30 GB"), std::string::npos);
+  hw = test_profile("cpu-2core");
+  EXPECT_NE(validate_day_profile(hw, {}, {}).message().find("hardware.gpus_per_node: 1 GPUs"),
+            std::string::npos);
+}
+
+TEST(DayAutoscaler, SaysWhichOptionItCannotMeet) {
+  const auto error = [](const DayAutoscaleOptions& options) {
+    return autoscale_options(test_profile("h800-day"), {}, {}, options).status().message();
+  };
+  EXPECT_EQ(error({}), "");
+  EXPECT_EQ(error({.budget_nodes = 21}), "--budget: 21 nodes hold no prefill and decode unit");
+  EXPECT_EQ(error({.prefill_use_at_capacity = 0}), "--unit-use: 0 is outside 0..1");
+  EXPECT_EQ(error({.speed_at_capacity = 1000}).substr(0, 43), "--unit-speed: 1000 tokens/s per user, a dec");
+}
+
 TEST(DayFiles, ScheduleIntegralsAreExact) {
   const DayFiles day = published_day();
   EXPECT_DOUBLE_EQ(day.schedule.node_hours(), 5442);
@@ -397,12 +417,13 @@ TEST(DayFiles, BadInputNamesFileLineAndField) {
     return parse_day_files("l.csv", l, "s.csv", s).status().message();
   };
   EXPECT_EQ(error("# x\n12.00,abc,1\n", schedule), "l.csv:2: income_usd: \"abc\" is not a number");
+  EXPECT_EQ(error("12.5,1,1\n", schedule), "l.csv:1: hour_utc8: expected 24 rows, one per hour in order");
   EXPECT_EQ(error("12,1,1\n13,1,1\n", schedule), "l.csv:3: hour_utc8: 2 of 24 hours");
   EXPECT_EQ(error(load, "12:00,278,9\n"), "s.csv:1: prefill_units: missing");
   EXPECT_EQ(error(load, "12:60,278,9,29\n"), "s.csv:1: from: \"12:60\" is not a time HH:MM");
   EXPECT_EQ(error(load, "12:00,278,9,28\n"),
             "s.csv:1: nodes: 278 do not divide into 9 units of 18 and 28 of 4");
-  EXPECT_EQ(error(load, "12:00,278,9,29\n11:00,1,0,1\n"), "s.csv:2: decode_units: 0 is outside 1..10000");
+  EXPECT_EQ(error(load, "12:00,278,9,29\n11:00,1,0,1\n"), "s.csv:2: decode_units: 0 is outside 1..500");
 }
 
 }  // namespace

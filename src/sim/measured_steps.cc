@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "fathom_";
 constexpr double kMsPerSecond = 1e3;
+constexpr double kCounterMax = 1e18;
 
 using Sums = std::map<std::string, double, std::less<>>;
 
@@ -28,7 +29,11 @@ Result<Sums> sums_of(const std::string& file, std::string_view text) {
     double value = 0;
     const std::string_view number = space == std::string_view::npos ? "" : row.substr(space + 1);
     const auto [end, code] = std::from_chars(number.data(), number.data() + number.size(), value);
-    const bool whole = code == std::errc() && (end == number.data() + number.size() || *end == ' ');
+    // A time stamp may follow.
+    const std::string_view after(end, static_cast<size_t>(number.data() + number.size() - end));
+    const bool whole = code == std::errc() &&
+                       after.find_first_not_of(" 0123456789") == std::string_view::npos &&
+                       (after.empty() || after[0] == ' ');
     if (!whole) return invalid_argument("{}:{}: {}: no value", file, line, name);
     sums[std::string(name)] += value;
   }
@@ -41,7 +46,9 @@ class Metrics {
   Result<double> value(std::string_view name) const {
     const auto at = sums_.find(fmt::format("{}{}", kPrefix, name));
     if (at == sums_.end()) return invalid_argument("{}: {}{}: missing", file_, kPrefix, name);
-    if (!(at->second >= 0)) return invalid_argument("{}: {}{}: below 0", file_, kPrefix, name);
+    if (!(at->second >= 0 && at->second <= kCounterMax)) {
+      return invalid_argument("{}: {}{}: {} is outside 0..{}", file_, kPrefix, name, at->second, kCounterMax);
+    }
     return at->second;
   }
 
@@ -87,6 +94,9 @@ Result<std::vector<MeasuredStep>> steps_from_metrics(const std::string& file, st
   ASSIGN_OR_RETURN(const double generated, metrics.value("generated_tokens_total"));
   if (!(prompts > 0)) {
     return invalid_argument("{}: fathom_time_to_first_token_seconds_count: 0, no request was answered", file);
+  }
+  if (!(hit_tokens + miss_tokens > 0)) {
+    return invalid_argument("{}: fathom_prompt_miss_tokens_total: 0, no prompt was read", file);
   }
   const double input_mean = (hit_tokens + miss_tokens) / prompts;
   const double output_mean = generated / prompts;

@@ -82,6 +82,11 @@ std::optional<DecodeUnitPlan> size_decode(const PlanInput& in, int nodes, int sl
   unit.ranks = nodes * static_cast<int>(in.hw.gpus_per_node);
   unit.slots = unit.ranks * slots_per_rank;
   unit.redundant = unit.slots - static_cast<int>(in.model.experts);
+  if (unit.slots > kSlotsMax) {
+    reason = fmt::format("decode unit of {} nodes: {} expert slots, the expert balancer places at most {}",
+                         nodes, unit.slots, kSlotsMax);
+    return std::nullopt;
+  }
   const double room = room_of(in, unit.ranks, unit.slots);
   const double kv_one = kv_per_request(in) * in.kv_imbalance;
   if (room < kv_one) {
@@ -140,6 +145,11 @@ std::optional<PrefillUnitPlan> size_prefill(const PlanInput& in, int nodes, int 
   unit.ranks = nodes * static_cast<int>(in.hw.gpus_per_node);
   unit.slots = unit.ranks * slots_per_rank;
   unit.redundant = unit.slots - static_cast<int>(in.model.experts);
+  if (unit.slots > kSlotsMax) {
+    reason = fmt::format("prefill unit of {} nodes: {} expert slots, the expert balancer places at most {}",
+                         nodes, unit.slots, kSlotsMax);
+    return std::nullopt;
+  }
   unit.budget_tokens_per_rank = budget;
   const double room = room_of(in, unit.ranks, unit.slots);
   if (room < 2 * budget + in.input_tokens_mean) {
@@ -309,7 +319,12 @@ double expert_imbalance_of(const ModelShape& model, int ranks, int slots, double
 
 Status validate_plan_input(const PlanInput& in) {
   const auto positive = [](const char* name, double value) {
-    return value > 0 && value < 1e18 ? ok_status() : invalid_argument("{}: {} must be above 0", name, value);
+    if (!(value > 0)) return invalid_argument("{}: {} must be above 0", name, value);
+    return value < 1e18 ? ok_status() : invalid_argument("{}: {} is above 1e18", name, value);
+  };
+  const auto unit_nodes = [](const char* name, int value) {
+    if (value >= 0 && value <= kUnitNodesMax) return ok_status();
+    return invalid_argument("{}: {} is outside 0..{}", name, value, kUnitNodesMax);
   };
   RETURN_IF_ERROR(positive("requests_per_day", in.requests_per_day));
   RETURN_IF_ERROR(positive("input_tokens_mean", in.input_tokens_mean));
@@ -323,7 +338,15 @@ Status validate_plan_input(const PlanInput& in) {
   if (!(in.mtp_acceptance >= 0 && in.mtp_acceptance <= 1)) {
     return invalid_argument("mtp_acceptance: {} is outside 0..1", in.mtp_acceptance);
   }
-  if (!(in.peak_over_mean >= 1)) return invalid_argument("peak_over_mean: {} is below 1", in.peak_over_mean);
+  if (!(in.peak_over_mean >= 1 && in.peak_over_mean <= 2)) {
+    return invalid_argument("peak_over_mean: {} is outside 1..2; a sharper day needs its hours",
+                            in.peak_over_mean);
+  }
+  if (!(in.kv_retention_hours >= 0 && in.kv_retention_hours <= 1e6)) {
+    return invalid_argument("kv_retention_hours: {} is outside 0..1e6", in.kv_retention_hours);
+  }
+  RETURN_IF_ERROR(unit_nodes("decode_nodes", in.decode_nodes));
+  RETURN_IF_ERROR(unit_nodes("prefill_nodes", in.prefill_nodes));
   if (in.nodes_max < 1) return invalid_argument("nodes_max: a budget below one unit");
   return ok_status();
 }

@@ -35,7 +35,7 @@ struct PlanInput {
   double kv_retention_hours = 24;
   // Fixed unit sizes in nodes; 0: search.
   int decode_nodes = 0, prefill_nodes = 0;
-  int nodes_max = 100000;
+  int nodes_max = 100000;  // at the peak
 };
 
 struct DecodeUnitPlan {
@@ -88,6 +88,8 @@ struct PlanOutcome {
   std::optional<PlanResult> plan;
   std::string reason;  // why nothing fits
 };
+
+inline constexpr int kUnitNodesMax = 128;
 
 PlanOutcome make_plan(const PlanInput& input);
 

@@ -86,7 +86,8 @@ std::vector<Sensitivity> plan_sensitivities(const PlanInput& input, const PlanRe
       const PlanOutcome outcome = make_plan(varied);
       if (!outcome.plan) continue;
       const double hours = outcome.plan->node_hours_fluid / plan.node_hours_fluid - 1;
-      const double usd = fluid_cost(varied, *outcome.plan) / cost - 1;
+      const double usd =
+          cost > 0 ? fluid_cost(varied, *outcome.plan) / cost - 1 : 0;  // nothing costs anything
       (sign < 0 ? s.node_hours_minus : s.node_hours_plus) = hours;
       (sign < 0 ? s.cost_minus : s.cost_plus) = usd;
     }

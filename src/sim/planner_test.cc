@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "sim/autoscale_replay.h"
 #include "sim/model_file.h"
 #include "sim/plan_report.h"
@@ -84,6 +86,26 @@ TEST(Planner, BadInputNamesTheField) {
   in = published_layout();
   in.requests_per_day = 0;
   EXPECT_EQ(validate_plan_input(in).message(), "requests_per_day: 0 must be above 0");
+  in = published_layout();
+  in.peak_over_mean = 3;
+  EXPECT_EQ(validate_plan_input(in).message(),
+            "peak_over_mean: 3 is outside 1..2; a sharper day needs its hours");
+  in = published_layout();
+  in.kv_retention_hours = std::nan("");
+  EXPECT_EQ(validate_plan_input(in).message(), "kv_retention_hours: nan is outside 0..1e6");
+  in = published_layout();
+  in.decode_nodes = -1;
+  EXPECT_EQ(validate_plan_input(in).message(), "decode_nodes: -1 is outside 0..128");
+}
+
+TEST(Planner, AFreeFleetAndAModelWithoutSharedExpertsHaveAPlan) {
+  PlanInput in = published_layout();
+  in.hw.price_usd_per_gpu_hour = 0;
+  in.model.shared_experts = 0;
+  const PlanOutcome outcome = make_plan(in);
+  ASSERT_TRUE(outcome.plan.has_value()) << outcome.reason;
+  const std::string text = plan_text(in, "m", *outcome.plan, plan_sensitivities(in, *outcome.plan));
+  EXPECT_EQ(text.find("nan"), std::string::npos) << text;
 }
 
 TEST(Planner, OneServerDoesBoth) {
@@ -161,6 +183,15 @@ TEST(Planner, ReadsAServersMetrics) {
             "m.txt:11: fathom_prefill_tokens_total: no value");
   EXPECT_EQ(steps_from_metrics("m.txt", "fathom_prompt_hit_tokens_total 3\n", {}).status().message(),
             "m.txt: fathom_time_to_first_token_seconds_count: missing");
+  const auto with = [](std::string_view from, std::string_view to) {
+    std::string text = kMetrics;
+    text.replace(text.find(from), from.size(), to);
+    return steps_from_metrics("m.txt", text, {}).status().message();
+  };
+  EXPECT_EQ(with(" 5100", " 5100 1700000000000"), "");  // a time stamp
+  EXPECT_EQ(with(" 5100", " 5100 x"), "m.txt:3: fathom_generated_tokens_total: no value");
+  EXPECT_EQ(with(" 5100", " inf"), "m.txt: fathom_generated_tokens_total: inf is outside 0..1e+18");
+  EXPECT_EQ(with(" 10000", " nan"), "m.txt: fathom_prompt_hit_tokens_total: nan is outside 0..1e+18");
 }
 
 // Case G4: a dry run neither oscillates nor passes its budget.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -23,7 +24,7 @@ struct Field {
 using P = HardwareProfile;
 constexpr double kHuge = 1e9;
 constexpr Field kFields[] = {
-    {"hardware.gpus_per_node", &P::gpus_per_node, 1, 1024},
+    {"hardware.gpus_per_node", &P::gpus_per_node, 1, 72},
     {"hardware.hbm_gb", &P::hbm_gb, 0.001, 1e6},
     {"hardware.hbm_reserve_gb", &P::hbm_reserve_gb, 0, 1e6},
     {"hardware.price_usd_per_gpu_hour", &P::price_usd_per_gpu_hour, 0, 1e6},
@@ -119,6 +120,9 @@ Status merge_section(const std::string& file, std::string_view section, const to
     if (!(value >= field->min && value <= field->max)) {
       return at(file, node.source(), name,
                 fmt::format("{} is outside {}..{}", value, field->min, field->max));
+    }
+    if (name == "hardware.gpus_per_node" && value != std::floor(value)) {
+      return at(file, node.source(), name, fmt::format("{} is not a whole number", value));
     }
     merged.values[name] = value;
   }

@@ -1,6 +1,7 @@
 // summary.json, numbers for people, and the comparison of two runs.
 #include "sim/report.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -41,8 +42,8 @@ std::string summary_json(const Report& report) {
   return out + "\n}\n";
 }
 
-Result<std::map<std::string, double>> parse_summary_json(const std::string& file, std::string_view text) {
-  std::map<std::string, double> figures;
+Result<Summary> parse_summary_json(const std::string& file, std::string_view text) {
+  Summary summary;
   int line = 0;
   bool closed = false;
   while (!text.empty()) {
@@ -63,16 +64,22 @@ Result<std::map<std::string, double>> parse_summary_json(const std::string& file
     const std::string name(row.substr(1, colon - 1));
     std::string_view value = row.substr(colon + 3);
     if (value.ends_with(',')) value.remove_suffix(1);
-    if (value.starts_with('"') || value == "null") continue;
+    if (value == "null") continue;
+    if (value.size() > 1 && value.starts_with('"') && value.ends_with('"')) {
+      summary.facts[name] = value.substr(1, value.size() - 2);
+      continue;
+    }
     double number = 0;
     const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (error != std::errc() || stop != value.data() + value.size()) {
+    if (error != std::errc() || stop != value.data() + value.size() || !std::isfinite(number)) {
       return invalid_argument("{}:{}: {}: \"{}\" is not a number", file, line, name, value);
     }
-    figures[name] = number;
+    summary.figures[name] = number;
   }
-  if (!closed) return make_status(StatusCode::kDataLoss, "{}:{}: the file ends early", file, line);
-  return figures;
+  if (!closed) {
+    return make_status(StatusCode::kDataLoss, "{}:{}: the file ends early", file, std::max(1, line));
+  }
+  return summary;
 }
 
 std::string pretty_number(double value) {
@@ -90,15 +97,21 @@ std::string pretty_number(double value) {
   return out;
 }
 
-Table compare_table(const Report& report, const std::map<std::string, double>& other,
-                    const std::string& other_name) {
+Table compare_table(const Report& report, const Summary& other, const std::string& other_name) {
   Table table{"Two runs side by side", "", {"figure", "this run", other_name, "change"}, {}};
+  for (const auto& [name, value] : report.facts) {
+    const auto found = other.facts.find(name);
+    const std::string theirs = found == other.facts.end() ? "-" : found->second;
+    if (theirs != json_escape(value)) table.rows.push_back({name, value, theirs, "set differently"});
+  }
   for (const Figure& figure : report.figures) {
-    const auto found = other.find(figure.name);
-    if (found == other.end()) continue;
-    const double change = found->second != 0 ? 100 * (figure.value / found->second - 1) : 0;
-    table.rows.push_back({figure.name, pretty_number(figure.value), pretty_number(found->second),
-                          fmt::format("{:+.2f} %", change)});
+    const auto found = other.figures.find(figure.name);
+    if (found == other.figures.end()) continue;
+    const double from = found->second;
+    const std::string change = from != 0 ? fmt::format("{:+.2f} %", 100 * (figure.value / from - 1))
+                               : figure.value == from ? "+0.00 %"
+                                                      : "from 0";
+    table.rows.push_back({figure.name, pretty_number(figure.value), pretty_number(from), change});
   }
   return table;
 }

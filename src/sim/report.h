@@ -83,12 +83,15 @@ struct Report {
 
 // One flat object: the facts as strings, the figures as numbers.
 std::string summary_json(const Report& report);
-// Reads what summary_json wrote; numbers only. Errors name the file.
-Result<std::map<std::string, double>> parse_summary_json(const std::string& file, std::string_view text);
+// What summary_json wrote, read again. Errors name file, line and field.
+struct Summary {
+  std::map<std::string, std::string> facts;  // as escaped in the file
+  std::map<std::string, double> figures;
+};
+Result<Summary> parse_summary_json(const std::string& file, std::string_view text);
 std::string report_html(const Report& report);
-// The figures of two runs side by side.
-Table compare_table(const Report& report, const std::map<std::string, double>& other,
-                    const std::string& other_name);
+// The figures of two runs side by side, under what was set differently.
+Table compare_table(const Report& report, const Summary& other, const std::string& other_name);
 
 // 12345.678 -> "12,346"; small values keep three digits.
 std::string pretty_number(double value);

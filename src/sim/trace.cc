@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <unordered_set>
 
 #include "sim/csv.h"
@@ -11,7 +12,7 @@ namespace fathom::sim {
 namespace {
 
 constexpr int32_t kTokensMax = 10'000'000;
-constexpr int64_t kDayUs = 86'400'000'000;
+constexpr double kTimestampMsMax = 1e12;
 
 // Reads the flat objects of a trace's lines: numbers and one list of numbers, in any order.
 class LineReader {
@@ -52,6 +53,11 @@ class LineReader {
       return error(field, fmt::format("{} is outside {}..{}", value, min, max));
     return value;
   }
+  Result<double> whole_number(std::string_view field, double min, double max) {
+    ASSIGN_OR_RETURN(const double value, number(field, min, max));
+    if (value != std::floor(value)) return error(field, fmt::format("{} is not a whole number", value));
+    return value;
+  }
   bool at_end() {
     skip_space();
     return text_.empty();
@@ -71,20 +77,26 @@ Result<TraceRequest> parse_json_line(const std::string& file, int line, std::str
   do {
     ASSIGN_OR_RETURN(const std::string_view field, in.key());
     if (field == "hash_ids") {
+      if (!request.blocks.empty()) return in.error(field, "given twice");
       if (!in.take('[')) return in.error(field, "expected a list");
       if (in.take(']')) continue;
       do {
-        ASSIGN_OR_RETURN(const double id, in.number(field, 0, UINT32_MAX));
+        ASSIGN_OR_RETURN(const double id, in.whole_number(field, 0, UINT32_MAX));
         request.blocks.push_back(static_cast<uint32_t>(id));
       } while (in.take(','));
       if (!in.take(']')) return in.error(field, "the list does not end");
-      continue;
+    } else if (field == "timestamp") {
+      if (request.arrival_us >= 0) return in.error(field, "given twice");
+      ASSIGN_OR_RETURN(const double value, in.number(field, 0, kTimestampMsMax));
+      request.arrival_us = static_cast<int64_t>(value * 1000);
+    } else if (field == "input_length" || field == "output_length") {
+      int32_t& tokens = field == "input_length" ? request.input_tokens : request.output_tokens;
+      if (tokens > 0) return in.error(field, "given twice");
+      ASSIGN_OR_RETURN(const double value, in.whole_number(field, 0, kTokensMax));
+      tokens = static_cast<int32_t>(value);
+    } else {
+      ASSIGN_OR_RETURN([[maybe_unused]] const double ignored, in.number(field, -1e300, 1e300));
     }
-    const double max = field == "timestamp" ? 1e12 : kTokensMax;
-    ASSIGN_OR_RETURN(const double value, in.number(field, 0, max));
-    if (field == "timestamp") request.arrival_us = static_cast<int64_t>(value * 1000);
-    if (field == "input_length") request.input_tokens = static_cast<int32_t>(value);
-    if (field == "output_length") request.output_tokens = static_cast<int32_t>(value);
   } while (in.take(','));
   if (!in.take('}') || !in.at_end()) return in.error("object", "expected '}' at the end of the line");
   if (request.arrival_us < 0) return in.error("timestamp", "missing");
@@ -116,39 +128,53 @@ Result<Trace> parse_json_lines(const std::string& file, std::string_view text) {
   return trace;
 }
 
-// "2023-11-16 18:15:46.6805900" to microseconds of the day.
+// Days from 1970-01-01 in the Gregorian calendar.
+int64_t days_of(int year, int month, int day) {
+  const int y = month <= 2 ? year - 1 : year;  // years begin in March
+  const int64_t day_of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
+  return int64_t{365} * y + y / 4 - y / 100 + y / 400 + day_of_year - 719468;
+}
+
+// "2023-11-16 18:15:46.6805900" to microseconds since 1970.
 Result<int64_t> parse_time(const std::string& file, const CsvRow& row) {
   const std::string_view text = row.fields[0];
-  const auto bad = [&] {
-    return invalid_argument("{}:{}: TIMESTAMP: \"{}\" is not a time", file, row.line, text);
+  int part[5] = {};  // year, month, day, hour, minute
+  constexpr struct {
+    size_t at, size;
+    int min, max;
+    char after;
+  } kParts[5] = {{0, 4, 1970, 9999, '-'},
+                 {5, 2, 1, 12, '-'},
+                 {8, 2, 1, 31, ' '},
+                 {11, 2, 0, 23, ':'},
+                 {14, 2, 0, 59, ':'}};
+  const auto whole = [](std::string_view digits, auto& value) {
+    const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return code == std::errc() && end == digits.data() + digits.size();
   };
-  if (text.size() < 19 || text[10] != ' ' || text[13] != ':' || text[16] != ':') return bad();
-  int hour = 0, minute = 0;
+  bool good = text.size() >= 19;
+  for (int i = 0; i < 5 && good; ++i) {
+    good = whole(text.substr(kParts[i].at, kParts[i].size), part[i]) && part[i] >= kParts[i].min &&
+           part[i] <= kParts[i].max && text[kParts[i].at + kParts[i].size] == kParts[i].after;
+  }
   double second = 0;
-  const auto whole = [](std::string_view part, auto& value) {
-    const auto [end, code] = std::from_chars(part.data(), part.data() + part.size(), value);
-    return code == std::errc() && end == part.data() + part.size();
-  };
-  if (!whole(text.substr(11, 2), hour) || !whole(text.substr(14, 2), minute) ||
-      !whole(text.substr(17), second))
-    return bad();
-  return (hour * 3600 + minute * 60) * int64_t{1'000'000} + static_cast<int64_t>(second * 1e6);
+  good = good && whole(text.substr(17), second) && second >= 0 && second < 61;
+  if (!good) return invalid_argument("{}:{}: TIMESTAMP: \"{}\" is not a time", file, row.line, text);
+  const int64_t minutes = (days_of(part[0], part[1], part[2]) * 24 + part[3]) * 60 + part[4];
+  return minutes * 60'000'000 + static_cast<int64_t>(second * 1e6);
 }
 
 Result<Trace> parse_csv(const std::string& file, std::string_view text) {
   Trace trace{file, 512, {}};
   int64_t first = -1;
-  int64_t wrapped = 0;
   for (const CsvRow& row : csv_rows(text)) {
-    if (row.fields[0] == "TIMESTAMP") continue;
-    ASSIGN_OR_RETURN(int64_t at, parse_time(file, row));
+    if (row.fields[0] == "TIMESTAMP" && trace.requests.empty()) continue;
+    ASSIGN_OR_RETURN(const int64_t at, parse_time(file, row));
     ASSIGN_OR_RETURN(const int64_t input, csv_integer(file, row, 1, "ContextTokens", 1, kTokensMax));
     ASSIGN_OR_RETURN(const int64_t output, csv_integer(file, row, 2, "GeneratedTokens", 1, kTokensMax));
     if (first < 0) first = at;
-    at += wrapped;
-    if (!trace.requests.empty() && at - first < trace.requests.back().arrival_us) {  // past midnight
-      wrapped += kDayUs;
-      at += kDayUs;
+    if (at - first < (trace.requests.empty() ? 0 : trace.requests.back().arrival_us)) {
+      return invalid_argument("{}:{}: TIMESTAMP: earlier than the line before", file, row.line);
     }
     trace.requests.push_back({at - first, static_cast<int32_t>(input), static_cast<int32_t>(output), {}});
   }

@@ -36,6 +36,15 @@ TEST(Trace, AzureReadsWhole) {
   EXPECT_EQ(trace_stats(trace).hit_share_bound, 0);
 }
 
+TEST(Trace, ACsvTraceRunsOverMidnightAndLeapDays) {
+  const Trace trace =
+      parse_trace("t.csv",
+                  "2024-02-28 23:59:59.5,1,1\n2024-02-29 00:00:00.5,1,1\n2024-03-01 00:00:00.5,1,1\n")
+          .value();
+  EXPECT_EQ(trace.requests[1].arrival_us, 1'000'000);
+  EXPECT_EQ(trace.requests[2].arrival_us, 86'401'000'000);
+}
+
 TEST(Trace, BadInputNamesFileLineAndField) {
   const std::string good =
       "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [1, 2]}\n";
@@ -53,6 +62,15 @@ TEST(Trace, BadInputNamesFileLineAndField) {
   EXPECT_EQ(error_of("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n"),
             "t.jsonl:2: TIMESTAMP: \"yesterday\" is not a time");
   EXPECT_EQ(error_of("2023-11-16 18:15:46.68,1\n"), "t.jsonl:1: GeneratedTokens: missing");
+  EXPECT_EQ(error_of("2023-11-16 24:00:00,1,1\n"),
+            "t.jsonl:1: TIMESTAMP: \"2023-11-16 24:00:00\" is not a time");
+  EXPECT_EQ(error_of("2023-11-16 18:15:nan,1,1\n"),
+            "t.jsonl:1: TIMESTAMP: \"2023-11-16 18:15:nan\" is not a time");
+  EXPECT_EQ(error_of("2023-11-16 18:15:46,1,1\n2023-11-16 18:15:45,1,1\n"),
+            "t.jsonl:2: TIMESTAMP: earlier than the line before");
+  EXPECT_EQ(error_of("{\"timestamp\": 6, \"input_length\": 6.5}"),
+            "t.jsonl:1: input_length: 6.5 is not a whole number");
+  EXPECT_EQ(error_of("{\"timestamp\": 6, \"timestamp\": 7}"), "t.jsonl:1: timestamp: given twice");
   EXPECT_EQ(error_of(""), "t.jsonl:1: trace: no requests");
 }
 

@@ -123,6 +123,35 @@ BAD = {
                               r"--budget: 21 nodes hold no prefill and decode unit"),
     "plan's budget": ("", ["plan", "--nodes-max", "0"], r"nodes_max: a budget below one unit"),
     "measurements": ("decode,40,4989\n", ["plan", "--profile-from", "FILE"], r"FILE:1: time_ms: missing"),
+    "torn fleet": ("[prefill\n", ["simulate", "synthetic", "--fleet", "FILE"], r"FILE:1: toml: "),
+    "bytes for a fleet": (b"\xff\x00", ["simulate", "synthetic", "--fleet", "FILE"], r"FILE:1: toml: "),
+    "torn profile": ("[hardware\n", ["plan", "--profile", "FILE"], r"FILE:1: toml: "),
+    "number too large": (PROFILE.replace("543.0", "1e400"), ["simulate", "published-day", "--profile", "FILE"],
+                         r"FILE:\d+: "),
+    "folder for a file": ("", ["simulate", "synthetic", "--fleet", "src"], r"src: is a directory"),
+    "profile without room": (PROFILE.replace("hbm_gb = 80", "hbm_gb = 30"), ["simulate", "synthetic", "--profile", "FILE"],
+                             r"FILE: hardware\.hbm_gb: 30 GB leave room for"),
+    "folder that cannot be": ("", ["simulate", "published-day", "--out", "FILE"], r"--out: FILE: Not a directory"),
+    "plan's folder": ("", ["plan", "--out", "/proc/x"], r"--out: /proc/x: "),
+    "no run to compare": ("", ["simulate", "published-day", "--compare", "src"], r"src/summary\.json: cannot be read"),
+    "phi": ("", ["simulate", "published-day", "--phi", "-1"], r"--phi: -1 is outside 0\.01\.\.100"),
+    "report delay of a replay": ("", ["simulate", "synthetic", "--report-delay", "nan"], r"--report-delay: -?nan is outside"),
+    "routers": ("", ["simulate", "synthetic", "--routers", "0"], r"--routers: 0 is outside 1\.\.64"),
+    "no tokens": ("", ["simulate", "synthetic", "--input-tokens", "0"], r"--input-tokens: 0 is outside 1\.\."),
+    "unit use": ("", ["simulate", "published-day", "--scale", "autoscale", "--unit-use", "nan"],
+                 r"--unit-use: -?nan is outside 0\.\.1"),
+    "unit speed": ("", ["simulate", "published-day", "--scale", "autoscale", "--unit-speed", "1000"],
+                   r"--unit-speed: 1000 tokens/s per user, a decode unit of one request per rank gives "),
+    "option of another scale": ("", ["simulate", "published-day", "--budget", "200"],
+                                r"--budget: only with --scale autoscale"),
+    "fault after midnight": ("", ["simulate", "published-day", "--fault", "unit-loss@24:00"], r"--fault: \"unit-loss@24:00\": "),
+    "fault after the trace": ("", ["simulate", "synthetic", "--seconds", "5", "--fault", "unit-loss@01:00"],
+                              r"--fault: \"unit-loss@01:00\": the last request arrives after \d s"),
+    "price": ("", ["plan", "--price", "nan"], r"--price: -?nan is outside 0\.\.1000000"),
+    "emit": ("", ["plan", "--emit", ""], r"--emit: \"\" is none of toml, kubernetes, slurm"),
+    "counters of no prompt": ("# HELP x\nfathom_time_to_first_token_seconds_count 1\nfathom_prompt_hit_tokens_total 0\n"
+                              "fathom_prompt_miss_tokens_total 0\nfathom_generated_tokens_total 1\n",
+                              ["plan", "--profile-from", "FILE"], r"FILE: fathom_prompt_miss_tokens_total: 0, no prompt"),
     "fault on no unit": ("", ["simulate", "published-day", "--fault", "unit-loss@22:00,unit=9"],
                          r"--fault: unit: 9 of 9 decode units"),
     "fault on no rank": ("", ["simulate", "synthetic", "--fault", "slow-rank@00:00,rank=99"],
@@ -137,10 +166,22 @@ BAD = {
 def test_bad_input_is_one_line_and_exit_2(what, tmp_path):
     text, args, expected = BAD[what]
     bad = tmp_path / "input"
-    bad.write_text(text)
+    bad.write_bytes(text if isinstance(text, bytes) else text.encode())
     done = fathom(*[str(bad) if a == "FILE" else a for a in args])
     assert done.returncode == 2, done.stdout + done.stderr
     assert re.fullmatch("error: " + expected.replace("FILE", re.escape(str(bad))) + r".*\n", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("args", [
+    ["simulate", "published-day", "--seed", "-1"], ["simulate", "published-day", "--seed", "18446744073709551616"],
+    ["plan", "--emit", "toml", "--replay", "x"], ["plan", "--emit", "toml", "--out", "x"],
+    ["plan", "--trace", "x", "--requests-per-day", "5"], ["plan", "--peak", "2", "--day-load", "x"],
+    ["plan", "--replay-rate", "2"], ["simulate", "published-day", "--scale", "autoscale", "--budget", "22.9"],
+])
+def test_flags_that_contradict_or_wrap_are_one_line_and_exit_2(args):
+    done = fathom(*args)
+    assert done.returncode == 2 and not done.stdout, done.stdout
+    assert len(done.stderr.splitlines()) == 1 and args[-2] in done.stderr, done.stderr
 
 
 def test_the_same_seed_gives_the_same_files(tmp_path):
@@ -155,8 +196,12 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
     assert first != files("c", 8)
     summary = json.loads(first["summary.json"])
     assert summary["profile_hash"] in first["report.html"].decode()
-    done = fathom("simulate", "published-day", "--fraction", "0.002", "--compare", tmp_path / "a")
+    done = fathom("simulate", "published-day", "--fraction", "0.002", "--compare", tmp_path / "a", "--out", tmp_path / "d")
     assert done.returncode == 0, done.stderr
+    page = (tmp_path / "d/report.html").read_text()
+    assert "<td>seed</td><td>1</td><td>7</td><td>set differently</td>" in page
+    done = fathom("simulate", "synthetic", "--seconds", "1", "--compare", tmp_path / "a")
+    assert done.returncode == 2 and "trace: missing, so not of a replay" in done.stderr, done.stderr
 
 
 def test_the_worked_examples_print_what_the_page_shows():
