@@ -117,7 +117,8 @@ def work_mul(a, b):
     return "\n".join(lines)
 
 
-def work_compare(a, b):
+def work_compare(a, b, form):
+    """As written, digit by digit down to the first difference, then what the question wants to know."""
     x, y = str(a).zfill(3), str(b).zfill(3)
     parts = []
     for p, q in zip(x, y):
@@ -125,17 +126,28 @@ def work_compare(a, b):
         parts.append(f"{p}{sign}{q};")
         if sign != "=":
             break
-    return f"{x},{y}: " + "".join(parts) + f"{a}{'<' if a < b else '>' if a > b else '='}{b}"
+    head = f"{a},{b}: {x},{y}: " + "".join(parts) + f"{a}{sign}{b};"
+    low, high = min(a, b), max(a, b)
+    if a == b:
+        return head + "equal"
+    head += f"larger {high} smaller {low};"
+    if form == "is_larger":
+        return head + f"{a}>{b}? " + ("yes" if a > b else "no")
+    if form == "is_smaller":
+        return head + f"{a}<{b}? " + ("yes" if a < b else "no")
+    return head + (f"want smaller {low}" if form == "smaller" else f"want larger {high}")
 
 
 def work_sort(numbers, down):
-    rest, lines = list(numbers), []
-    while len(rest) > 1:
+    """As written; then on each line what is left, the next pick, and what is sorted so far."""
+    rest, done = list(numbers), []
+    lines = ["down" if down else "up", " ".join(map(str, numbers))]
+    while rest:
         pick = max(rest) if down else min(rest)
-        lines.append(" ".join(f"{n:02d}" for n in rest) + f":{pick:02d}")
+        done.append(f"{pick:02d}")
+        lines.append(" ".join(f"{n:02d}" for n in rest) + f":{pick:02d}|" + " ".join(done))
         rest.remove(pick)
-    lines.append(f"{rest[0]:02d}")
-    return ("down\n" if down else "up\n") + "\n".join(lines)
+    return "\n".join(lines)
 
 
 # --- questions ---------------------------------------------------------------------------------------------------------
@@ -204,9 +216,9 @@ def compare(rng):
         larger, smaller = f"{high} is larger than {low}.", f"{low} is smaller than {high}."
         answer = {"larger": larger, "smaller": smaller, "is_larger": ("Yes, " + larger) if a > b else ("No, " + smaller),
                   "is_smaller": ("Yes, " + smaller) if a < b else ("No, " + larger),
-                  "compare": larger if a > b else smaller}[form]
-    value = low if form == "smaller" else high
-    return Question("compare", f"compare {low} {high}", text, work_compare(a, b), answer, value)
+                  "compare": larger}[form]
+    value = {"smaller": low, "is_larger": a > b, "is_smaller": a < b}.get(form, high)
+    return Question("compare", f"compare {low} {high}", text, work_compare(a, b, form), answer, value)
 
 
 def join(rng, numbers):
@@ -217,13 +229,20 @@ def join(rng, numbers):
     return f"[{text}]" if rng.random() < 0.15 and sep != " " else text
 
 
-def sort(rng):
-    numbers = [number(rng, 99) for _ in range(rng.choice((2, 3, 3, 4, 4, 5, 5, 6)))]
+def sort(rng, numbers=None):
+    numbers = numbers or [number(rng, 99) for _ in range(rng.choice((2, 3, 3, 4, 4, 5, 5, 6)))]
     form = rng.choice(("up", "up", "down"))
     text = say(rng, rng.choice(P.BEFORE_ORDER) + rng.choice(P.SORT[form]).format(l=join(rng, numbers)), ("", ".", ".", "?"))
     ordered = sorted(numbers, reverse=form == "down")
     return Question("sort", "sort " + " ".join(map(str, sorted(numbers))), text, work_sort(numbers, form == "down"),
                     "Sorted: " + ", ".join(map(str, ordered)) + ".", ordered)
+
+
+def repeats(rng):
+    """Lists in which numbers, or their digits, come again: an exercise, since by chance they are rare."""
+    few = [number(rng, 99) for _ in range(rng.randint(2, 4))]
+    few += [int(str(n)[::-1]) for n in few[:1]] + [n // 10 for n in few[:1]]
+    return sort(rng, [rng.choice(few) for _ in range(rng.randint(2, 6))])
 
 
 def talk(rng):
@@ -250,6 +269,14 @@ def beyond_words(rng):
 def big_number(rng, floor):
     low = len(str(floor))
     return rng.randrange(floor, 10 ** rng.choice((low, low, low + 1, low + 2)))
+
+
+def long_list(rng):
+    """One number too many, or a few: an exercise in counting."""
+    numbers = [number(rng, 99) for _ in range(rng.choice((7, 7, 7, 8, 9)))]
+    text = say(rng, rng.choice(P.SORT[rng.choice(("up", "down"))]).format(l=join(rng, numbers)), ("", ".", "?"))
+    return Question("beyond", "sort " + " ".join(map(str, sorted(numbers))), text, "This list is too much for me.",
+                    BEYOND_BIG["sort"])
 
 
 def beyond_numbers(rng):
@@ -302,7 +329,8 @@ def any_arithmetic(rng):
 
 
 PLAIN = {"add": lambda r: arithmetic(r, "add"), "sub": lambda r: arithmetic(r, "sub"), "mul": lambda r: arithmetic(r, "mul"),
-         "compare": compare, "sort": sort, "chat": talk, "beyond": beyond, "echo": echo}
+         "compare": compare, "sort": sort, "chat": talk, "beyond": beyond, "echo": echo,
+         "repeats": repeats, "long_list": long_list}
 
 
 def draw(rng, make, want_held_out):
@@ -428,12 +456,12 @@ def turns_lesson(rng, split):
     """A later turn of a conversation: a new question, or one that goes on from the last result."""
     messages, last = [], None
     for _ in range(rng.choice((1, 1, 2, 3))):
-        last = draw(rng, PLAIN[rng.choices(list(PLAIN), (3, 3, 3, 1, 1, 3, 1, 1))[0]], False)
+        last = draw(rng, PLAIN[rng.choices(list(PLAIN)[:8], (3, 3, 3, 1, 1, 3, 1, 1))[0]], False)
         messages += [{"role": "user", "content": last.text}, {"role": "assistant", "content": last.answer}]
     q = None
     if last.expression and last.value is not None and rng.random() < 0.6:
         q = follow_up(rng, last.value, split)
-    q = q or draw(rng, PLAIN[rng.choices(list(PLAIN), (4, 4, 4, 2, 2, 2, 1, 0))[0]], split)
+    q = q or draw(rng, PLAIN[rng.choices(list(PLAIN)[:8], (4, 4, 4, 2, 2, 2, 1, 0))[0]], split)
     messages.append({"role": "user", "content": q.text})
     return Lesson("turns", messages, [], True, q.thought, q.answer)
 
@@ -448,9 +476,9 @@ def follow_up(rng, value, split):
     return None
 
 
-MIX = {"add": 15, "sub": 17, "mul": 19, "compare": 8, "sort": 12, "chat": 5, "beyond": 8, "tool": 7, "tool_answer": 4, "json": 8,
-       "turns": 12, "echo": 3}
-EXERCISES = ("echo",)  # kinds that are trained but make no claim
+MIX = {"add": 9, "sub": 10, "mul": 10, "compare": 8, "sort": 30, "chat": 12, "beyond": 14, "tool": 11, "tool_answer": 4, "json": 14,
+       "turns": 16, "echo": 3, "repeats": 16, "long_list": 8}
+EXERCISES = ("echo", "repeats", "long_list")  # kinds that are trained but make no claim
 MAKERS = {"tool": tool_lesson, "tool_answer": tool_answer_lesson, "json": json_lesson, "turns": turns_lesson}
 
 

@@ -19,7 +19,8 @@ def questions(kind, count):
         text = lessons.render(made.messages, made.tools, True)
         if made.thinking and text not in seen:
             seen.add(text)
-            item = {"id": f"{kind}-{len(seen):04d}", "kind": kind, "messages": made.messages, "answer": made.answer}
+            item = {"id": f"{kind}-{len(seen):04d}", "kind": kind, "messages": made.messages, "thought": made.thought,
+                    "answer": made.answer}
             if kind in RENDERED:
                 item["prompt"] = text
             if made.tools:
