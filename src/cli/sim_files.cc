@@ -61,7 +61,13 @@ Status write_report(const sim::Report& report, const std::string& dir) {
   const std::filesystem::path root(dir);
   RETURN_IF_ERROR(write_file(root / "summary.json", sim::summary_json(report)));
   RETURN_IF_ERROR(write_file(root / "report.html", sim::report_html(report)));
-  for (const sim::CsvFile& file : report.csv_files) RETURN_IF_ERROR(write_file(root / file.name, file.text));
+  std::string head = "#";  // every output names the profile
+  for (const auto& [name, value] : report.facts) {
+    if (name.starts_with("profile")) head += fmt::format(" {} {}", name, value);
+  }
+  for (const sim::CsvFile& file : report.csv_files) {
+    RETURN_IF_ERROR(write_file(root / file.name, head + "\n" + file.text));
+  }
   return ok_status();
 }
 

@@ -70,6 +70,9 @@ Result<sim::DayFiles> day_files_of(const SimulateArgs& args) {
 }
 
 void print_figures(const sim::Report& report) {
+  for (const auto& [name, value] : report.facts) {
+    if (name.starts_with("profile")) std::printf("%-52s %16s\n", name.c_str(), value.c_str());
+  }
   for (const sim::Figure& figure : report.figures) {
     std::printf("%-52s %16s", figure.name.c_str(), sim::pretty_number(figure.value).c_str());
     if (figure.published) {
@@ -112,6 +115,8 @@ void add_facts(const SimulateArgs& args, sim::Report& report) {
   add("unit_speed", args.autoscale.speed_at_capacity, plain.autoscale.speed_at_capacity);
   add("unit_use", args.autoscale.prefill_use_at_capacity, plain.autoscale.prefill_use_at_capacity);
   add("knows_yesterday", args.autoscale.knows_yesterday, false);
+  add("mtp_acceptance", args.block.mtp_acceptance, plain.block.mtp_acceptance);
+  add("expert_imbalance", args.block.expert_imbalance, plain.block.expert_imbalance);
   add("routers", args.block.num_routers, plain.block.num_routers);
 }
 
@@ -168,6 +173,7 @@ Status run_published_day(SimulateArgs& args) {
   RETURN_IF_ERROR(check_range("--fraction", args.fleet.fraction, 0.002, 1));
   RETURN_IF_ERROR(check_range("--mtp-acceptance", args.fleet.mtp_acceptance, 0, 1));
   RETURN_IF_ERROR(check_range("--expert-imbalance", args.fleet.decode_expert_imbalance, 1, 10));
+  RETURN_IF_ERROR(check_range("--prefill-expert-imbalance", args.fleet.prefill_expert_imbalance, 1, 10));
   RETURN_IF_ERROR(check_range("--seeds", args.num_seeds, 1, 1000));
   if (args.scale != "schedule" && args.scale != "autoscale") {
     return invalid_argument("--scale: \"{}\" is neither schedule nor autoscale", args.scale);
@@ -272,6 +278,8 @@ std::vector<sim::ReplayRun> replay_runs(const sim::BlockFleetOptions& options, b
 
 Status run_replay(SimulateArgs& args, const sim::Trace& trace) {
   RETURN_IF_ERROR(check_range("--rate", args.block.rate_scale, 1e-3, 1e3));
+  RETURN_IF_ERROR(check_range("--mtp-acceptance", args.block.mtp_acceptance, 0, 1));
+  RETURN_IF_ERROR(check_range("--expert-imbalance", args.block.expert_imbalance, 1, 10));
   RETURN_IF_ERROR(check_range("--routers", args.block.num_routers, 1, 64));
   ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
   const double last_arrival_s =
@@ -348,6 +356,8 @@ void add_published_day(CLI::App& simulate, const std::shared_ptr<SimulateArgs>& 
   day->add_option("--expert-imbalance", args->fleet.decode_expert_imbalance,
                   "f_ep of decode: busiest rank over mean")
       ->capture_default_str();
+  day->add_option("--prefill-expert-imbalance", args->fleet.prefill_expert_imbalance, "The same of prefill")
+      ->capture_default_str();
   day->add_option("--scale", args->scale, "schedule, or autoscale with the servers' own decisions")
       ->capture_default_str();
   const std::vector<CLI::Option*> of_autoscale = {
@@ -387,6 +397,11 @@ void add_replay_options(CLI::App& command, SimulateArgs& args) {
   add_common_options(command, args);
   command.add_option("--fleet", args.fleet_file, "Another fleet (TOML)");
   command.add_option("--rate", args.block.rate_scale, "Arrivals this much faster")->capture_default_str();
+  command
+      .add_option("--mtp-acceptance", args.block.mtp_acceptance, "Share of MTP tokens accepted; 0: MTP off")
+      ->capture_default_str();
+  command.add_option("--expert-imbalance", args.block.expert_imbalance, "f_ep: busiest rank over mean")
+      ->capture_default_str();
   command.add_option("--routers", args.block.num_routers, "Prefill routers side by side")
       ->capture_default_str();
   command.add_option("--fault", args.faults, kFaultHelp);

@@ -7,8 +7,6 @@
 #include "base/toml.h"
 #include "sim/model_shape.h"
 
-#include "base/toml.h"
-
 namespace fathom::sim {
 namespace {
 

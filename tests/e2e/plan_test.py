@@ -195,6 +195,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
     assert first == files("b", 7)
     assert first != files("c", 8)
     summary = json.loads(first["summary.json"])
+    assert all(summary["profile_hash"].encode() in text for text in first.values())
     assert summary["profile_hash"] in first["report.html"].decode()
     done = fathom("simulate", "published-day", "--fraction", "0.002", "--compare", tmp_path / "a", "--out", tmp_path / "d")
     assert done.returncode == 0, done.stderr
