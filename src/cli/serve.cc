@@ -26,6 +26,9 @@ struct Flags {
 
 void add_flags(CLI::App& command, Flags& flags) {
   serve::ServeOptions& options = flags.options;
+  const auto add_seconds = [&command](const char* name, double& value, const char* help) {
+    command.add_option(name, value, help)->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
+  };
   add_model_options(command, options.model);
   command.add_option("--host", options.http.host, "Address to listen on")->capture_default_str();
   command.add_option("--port", options.http.port, "Port; 0 takes any free one")->capture_default_str();
@@ -40,23 +43,15 @@ void add_flags(CLI::App& command, Flags& flags) {
       ->check(CLI::PositiveNumber)->capture_default_str();
   command.add_option("--body-max", options.http.body_bytes_max, "Largest request body; larger get 413")
       ->transform(byte_size())->capture_default_str();
-  command.add_option("--header-timeout", flags.header_timeout_s, "Seconds for a request's header to arrive")
-      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
-  command.add_option("--body-timeout", flags.body_timeout_s, "Seconds for a request's body to arrive")
-      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
-  command.add_option("--idle-timeout", flags.idle_timeout_s, "Seconds a kept-alive connection may wait for a request")
-      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
-  command.add_option("--write-timeout", flags.write_stall_s, "Seconds a client may read nothing of its answer")
-      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
+  add_seconds("--header-timeout", flags.header_timeout_s, "Seconds for a request's header to arrive");
+  add_seconds("--body-timeout", flags.body_timeout_s, "Seconds for a request's body to arrive");
+  add_seconds("--idle-timeout", flags.idle_timeout_s, "Seconds a kept-alive connection may wait for a request");
+  add_seconds("--write-timeout", flags.write_stall_s, "Seconds a client may read nothing of its answer");
   command.add_option("--drain-timeout", options.drain_timeout_s, "Seconds from SIGTERM to exit, at most")
       ->check(CLI::Range(0.0, kSecondsMax))->capture_default_str();
-  command.add_option("--keep-alive-interval", options.keep_alive_interval_s, "Seconds between `: keep-alive` comments")
-      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
-  command.add_option("--request-timeout", options.request_timeout_s, "Seconds from a request to its last token, at most")
-      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
-  command.add_option("--stall-timeout", options.stall_timeout_s,
-                     "Seconds a stream waits for an engine that makes no progress, then it ends with an error")
-      ->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
+  add_seconds("--keep-alive-interval", options.keep_alive_interval_s, "Seconds between `: keep-alive` comments");
+  add_seconds("--request-timeout", options.request_timeout_s, "Seconds from a request to its last token, at most");
+  add_seconds("--stall-timeout", options.stall_timeout_s, "Seconds a stream waits for an engine that makes no progress, then it ends with an error");
   command.add_option("--log-level", flags.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))->capture_default_str();
 }

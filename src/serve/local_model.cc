@@ -129,7 +129,7 @@ std::string LocalModel::summary() const {
   text += fmt::format("processor  {}, {}, {} threads\n", cpu_model_name(), isa_name(active_isa()),
                       limits.threads);
   if (limits.numa_nodes.size() > 1)
-    text += fmt::format("memory     over {} nodes\n", limits.numa_nodes.size());
+    text += fmt::format("nodes      ranks, weights and KV over {} memory nodes\n", limits.numa_nodes.size());
   text += fmt::format("ranks      prefill EP{}, decode EP{}, {} experts + {} redundant\n", limits.prefill_ep,
                       limits.decode_ep, config.n_routed_experts, limits.redundant_experts);
   text += fmt::format(

@@ -38,17 +38,19 @@ Nodes nodes_of(const DayFiles& day, const DayRun& run, const FleetResult& result
   return nodes;
 }
 
-class DayFigures {
+// What both halves of the report are made of.
+struct DayPage {
+  const HardwareProfile& hw_;
+  const DayFiles& day_;
+  const DayRun& run_;
+  const FleetResult& result_;
+  const TokenPrices& prices_;
+  Report& report_;
+};
+
+class DayFigures : DayPage {
  public:
-  DayFigures(const HardwareProfile& hw, const DayFiles& day, const DayRun& run, const FleetResult& result,
-             const TokenPrices& prices, Report& report)
-      : hw_(hw),
-        day_(day),
-        run_(run),
-        result_(result),
-        prices_(prices),
-        report_(report),
-        t_(result.metrics.total()) {}
+  explicit DayFigures(const DayPage& page) : DayPage(page), t_(page.result_.metrics.total()) {}
 
   void add_all() {
     nodes_and_money();
@@ -196,12 +198,6 @@ class DayFigures {
         "requests still running at the end: the ramp from an empty fleet makes users faster");
   }
 
-  const HardwareProfile& hw_;
-  const DayFiles& day_;
-  const DayRun& run_;
-  const FleetResult& result_;
-  const TokenPrices& prices_;
-  Report& report_;
   const FleetCell t_;
 };
 
@@ -223,17 +219,9 @@ Series cell_series(const FleetMetrics& metrics, std::string name, Value value) {
 }
 
 // The charts of a day, in the order of the page.
-class DayCharts {
+class DayCharts : DayPage {
  public:
-  DayCharts(const HardwareProfile& hw, const DayFiles& day, const DayRun& run, const FleetResult& result,
-            const TokenPrices& prices, Report& report)
-      : hw_(hw),
-        day_(day),
-        run_(run),
-        result_(result),
-        prices_(prices),
-        m_(result.metrics),
-        report_(report) {}
+  explicit DayCharts(const DayPage& page) : DayPage(page), m_(page.result_.metrics) {}
 
   void add_all() {
     load_and_money();
@@ -351,13 +339,7 @@ class DayCharts {
          })});
   }
 
-  const HardwareProfile& hw_;
-  const DayFiles& day_;
-  const DayRun& run_;
-  const FleetResult& result_;
-  const TokenPrices& prices_;
   const FleetMetrics& m_;
-  Report& report_;
 };
 
 void add_csv(const DayFiles& day, const FleetResult& result, Report& report) {
@@ -439,8 +421,9 @@ Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayF
                   {"report_delay_ms", fmt::format("{}", o.report_delay_ms)},
                   {"fraction", fmt::format("{}", o.fraction)},
                   {"seed", fmt::format("{}", o.seed)}};
-  DayFigures(hw, day, run, result, prices, report).add_all();
-  DayCharts(hw, day, run, result, prices, report).add_all();
+  const DayPage page{hw, day, run, result, prices, report};
+  DayFigures(page).add_all();
+  DayCharts(page).add_all();
   const FleetCell peak = result.metrics.hour(10);
   const double ranks = o.shape.decode_ranks;
   const double live = ratio(peak.live_x_seconds, peak.step_seconds);

@@ -24,6 +24,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "serve/api/http_target.h"
 
 namespace fathom::serve {
 namespace {
@@ -51,37 +52,6 @@ std::string error_body(std::string_view message, std::string_view code) {
   return fmt::format(
       R"({{"error":{{"message":"{}","type":"invalid_request_error","param":null,"code":"{}"}}}})", message,
       code);
-}
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-// "%2F" to "/"; what is no escape stays as it is.
-std::string percent_decode(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool escape =
-        text[i] == '%' && i + 2 < text.size() && hex_digit(text[i + 1]) >= 0 && hex_digit(text[i + 2]) >= 0;
-    out += escape ? static_cast<char>(hex_digit(text[i + 1]) * 16 + hex_digit(text[i + 2])) : text[i];
-    if (escape) i += 2;
-  }
-  return out;
-}
-
-// Both forms of a target that a server must take: "/path?query" and "http://host/path?query".
-void split_target(std::string_view target, HttpRequest& request) {
-  constexpr std::string_view kScheme = "http://";
-  if (target.substr(0, kScheme.size()) == kScheme) {
-    const size_t slash = target.find('/', kScheme.size());
-    target = slash == std::string_view::npos ? "/" : target.substr(slash);
-  }
-  const size_t question = target.find('?');
-  request.path = percent_decode(target.substr(0, question));
-  if (question != std::string_view::npos) request.query = std::string(target.substr(question + 1));
 }
 
 class Connection;
@@ -362,7 +332,9 @@ void Connection::on_body(error_code error) {
   HttpRequest request;
   request.method = std::string(message.method_string());
   const auto target = message.target();
-  split_target({target.data(), target.size()}, request);
+  HttpTarget parsed = parse_target({target.data(), target.size()});
+  request.path = std::move(parsed.path);
+  request.query = std::move(parsed.query);
   for (const auto& field : message) {
     std::string name(field.name_string());
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });

@@ -1,0 +1,39 @@
+// Splits at the first question mark, then decodes the path: an escaped one is part of it.
+#include "serve/api/http_target.h"
+
+namespace fathom::serve {
+namespace {
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+std::string percent_decode(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool escape =
+        text[i] == '%' && i + 2 < text.size() && hex_digit(text[i + 1]) >= 0 && hex_digit(text[i + 2]) >= 0;
+    out += escape ? static_cast<char>(hex_digit(text[i + 1]) * 16 + hex_digit(text[i + 2])) : text[i];
+    if (escape) i += 2;
+  }
+  return out;
+}
+
+}  // namespace
+
+HttpTarget parse_target(std::string_view target) {
+  constexpr std::string_view kScheme = "http://";
+  if (target.substr(0, kScheme.size()) == kScheme) {
+    const size_t slash = target.find('/', kScheme.size());
+    target = slash == std::string_view::npos ? "/" : target.substr(slash);
+  }
+  const size_t question = target.find('?');
+  HttpTarget parsed{.path = percent_decode(target.substr(0, question))};
+  if (question != std::string_view::npos) parsed.query = std::string(target.substr(question + 1));
+  return parsed;
+}
+
+}  // namespace fathom::serve
