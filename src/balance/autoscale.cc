@@ -98,6 +98,7 @@ class Decider {
 
  private:
   int have(int k) const { return s_.units[k].target(); }
+  int kept(int k) const { return have(k) - out_.give_up_starting[k]; }
 
   int limit(int k, int units) const { return std::clamp(units, o_.units_min[k], o_.units_max[k]); }
 
@@ -140,8 +141,10 @@ class Decider {
   // Leaves only units that would not be missed: what remains must carry the coming load with hysteresis to
   // spare.
   void shrink(int k, Wish& wish) const {
-    const double coming = demand(k, std::max(o_.look_ahead_s, o_.unit[k].drain_s + o_.unit[k].start_s));
-    const int safe = limit(k, units_for(coming, o_.unit[k].tokens_per_s, o_.headroom + o_.hysteresis));
+    const UnitProfile& unit = o_.unit[k];
+    const double away_s = std::max(unit.drain_s, o_.minimum_stay_s) + unit.start_s;  // until it could be back
+    const double coming = demand(k, std::max({o_.look_ahead_s, away_s, unit.start_s + o_.interval_s}));
+    const int safe = limit(k, units_for(coming, unit.tokens_per_s, o_.headroom + o_.hysteresis));
     if (safe >= have(k)) {
       wish.reason = ScaleReason::kHysteresis;
     } else if (stays(k, false)) {
@@ -187,6 +190,13 @@ class Decider {
     const int needed = groups(prefill.needed, decode.needed);
     decode.needed = limit(1, needed), prefill.needed = limit(0, per * needed + o_.tied_prefill_base);
     const int before[] = {prefill.units, decode.units};
+    const auto waits = [](const Wish& wish) {
+      return wish.reason == ScaleReason::kStartTimedOut || wish.reason == ScaleReason::kBackOff;
+    };
+    if (waits(prefill) || waits(decode)) {  // neither grows while one cannot
+      for (int i = 0; i < kNumUnitKinds; ++i) wish[i].units = std::min(wish[i].units, kept(i));
+      return;
+    }
     decode.units = limit(1, k), prefill.units = limit(0, per * k + o_.tied_prefill_base);
     for (int i = 0; i < kNumUnitKinds; ++i) {
       if (wish[i].units != before[i] && wish[i].reason != ScaleReason::kSloUnreachable) {
@@ -205,7 +215,7 @@ class Decider {
     if (o_.tied_prefill_per_decode > 0) return fit_groups(free_nodes, wish);
     int granted[kNumUnitKinds];
     for (int k = 0; k < kNumUnitKinds; ++k) {
-      granted[k] = std::min(wish[k].units, have(k) - out_.give_up_starting[k]);
+      granted[k] = std::min(wish[k].units, kept(k));
     }
     for (;;) {
       int best = -1;
@@ -231,14 +241,14 @@ class Decider {
     const auto growth_nodes = [&] {
       int nodes = 0;
       for (int k = 0; k < kNumUnitKinds; ++k)
-        nodes += o_.unit[k].nodes * std::max(0, wish[k].units - have(k));
+        nodes += o_.unit[k].nodes * std::max(0, wish[k].units - kept(k));
       return nodes;
     };
     for (int groups = wish[1].units - 1; growth_nodes() > free_nodes; --groups) {
       const int prefill =
-          groups < have(1) ? have(0) : limit(0, o_.tied_prefill_per_decode * groups + o_.tied_prefill_base);
-      wish[1].units = std::min(wish[1].units, std::max(have(1), groups));
-      wish[0].units = std::min(wish[0].units, std::max(have(0), prefill));
+          groups < kept(1) ? kept(0) : limit(0, o_.tied_prefill_per_decode * groups + o_.tied_prefill_base);
+      wish[1].units = std::min(wish[1].units, std::max(kept(1), groups));
+      wish[0].units = std::min(wish[0].units, std::max(kept(0), prefill));
       wish[0].reason = wish[1].reason = ScaleReason::kBudget;
     }
   }
@@ -262,7 +272,7 @@ class Decider {
     int in_use = nodes_of(s_, o_), wanted_nodes = 0;
     for (int k = 0; k < kNumUnitKinds; ++k) {
       in_use -= o_.unit[k].nodes * out_.give_up_starting[k];
-      in_use += o_.unit[k].nodes * std::max(0, out_.target[k] - (have(k) - out_.give_up_starting[k]));
+      in_use += o_.unit[k].nodes * std::max(0, out_.target[k] - kept(k));
       wanted_nodes += o_.unit[k].nodes * out_.target[k];
     }
     if (out_.flip.units_to > 0)

@@ -44,12 +44,13 @@ struct AutoscaleOptions {
   int units_min[kNumUnitKinds] = {1, 1};
   int units_max[kNumUnitKinds] = {1 << 20, 1 << 20};
   int budget_nodes = 0;
-  double headroom = 0.05;        // share of spare capacity kept over the forecast
-  double hysteresis = 0.08;      // further share that must stay spare after a unit has left
-  double minimum_stay_s = 900;   // between a growth and a shrink of one kind, either way
-  double catch_up_s = 120;       // a backlog is to be worked off in this time
-  double interval_s = 60;        // between decisions; the forecast looks start_s + interval_s ahead to grow
-  double look_ahead_s = 1800;    // and so far to shrink: a unit needed again within it stays
+  double headroom = 0.05;       // share of spare capacity kept over the forecast
+  double hysteresis = 0.08;     // further share that must stay spare after a unit has left
+  double minimum_stay_s = 900;  // between a growth and a shrink of one kind, either way
+  double catch_up_s = 120;      // a backlog is to be worked off in this time
+  double interval_s = 60;       // between decisions; the forecast looks start_s + interval_s ahead to grow
+  double look_ahead_s =
+      1800;  // and so far to shrink, at least until a unit could be back: one needed within it stays
   double start_timeout_s = 900;  // a start not up by then is given up
   double backoff_s = 600;        // after a failed start; doubles with each further one, to backoff_s_max
   double backoff_s_max = 7200;
