@@ -16,7 +16,7 @@ namespace fathom::cli {
 namespace {
 
 constexpr const char* kDefaultUrl = "http://127.0.0.1:8000";
-constexpr double kProbeTimeout_s = 1.0;
+constexpr double kProbeTimeoutSeconds = 1.0;
 
 struct Flags {
   serve::ServeOptions options;  // for the engine of our own
@@ -24,6 +24,7 @@ struct Flags {
   std::string api_key;
   std::string system;
   serve::ChatClient::Options chat;
+  std::vector<const CLI::Option*> of_own_engine;  // flags that mean nothing to a server that already runs
 };
 
 std::atomic<bool> interrupted{false};
@@ -129,9 +130,17 @@ int converse(const serve::ChatClient& client, const std::string& model, const Fl
 // The server to talk to: the one asked for, the one on the default port, or one of our own.
 int run(Flags& flags) {
   const SystemClock clock;
-  const bool own_wanted = !flags.options.model.model.empty();
+  bool own_wanted = false;
+  for (const CLI::Option* option : flags.of_own_engine) {
+    if (option->count() == 0) continue;
+    if (!flags.url.empty()) {
+      fmt::print(stderr, "fathom chat: {} is for an engine of one's own and cannot go with --url\n", option->get_name());
+      return 2;
+    }
+    own_wanted = true;
+  }
   std::string url = flags.url;
-  if (url.empty() && !own_wanted && serve::ChatClient(kDefaultUrl, flags.api_key).model_name(kProbeTimeout_s).ok()) {
+  if (url.empty() && !own_wanted && serve::ChatClient(kDefaultUrl, flags.api_key).model_name(kProbeTimeoutSeconds).ok()) {
     url = kDefaultUrl;
   }
   std::unique_ptr<serve::Server> own;
@@ -166,12 +175,16 @@ void add_chat_command(CLI::App& app, Outcome& outcome) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand("chat", "Talk to a server, or to a model of its own, in this terminal");
   command->add_option("--url", flags->url,
-                      "Server to talk to (default: the one on port 8000 if there is one, else an engine in this process)");
+                      "Server to talk to (default: the one on port 8000 if there is one and no flag asks for an engine "
+                      "in this process)");
   command->add_option("--api-key", flags->api_key, "API key for the server")->envname("FATHOM_API_KEY");
   command->add_option("--system", flags->system, "System message");
   command->add_option("--temperature", flags->chat.temperature, "0 is greedy")->check(CLI::Range(0.0, 2.0))->capture_default_str();
   command->add_option("--max-tokens", flags->chat.max_tokens, "Longest answer (default: what the context leaves)");
+  const size_t common = command->get_options().size();
   add_model_options(*command, flags->options.model);
+  const std::vector<CLI::Option*> all = command->get_options();
+  flags->of_own_engine.assign(all.begin() + static_cast<std::ptrdiff_t>(common), all.end());
   command->callback([flags, &outcome] { outcome.exit_code = run(*flags); });
 }
 

@@ -51,7 +51,7 @@ void add_model_options(CLI::App& command, serve::LocalModelOptions& options) {
       ->capture_default_str();
   command
       .add_option("--prefill-chunk", engine.prefill_chunk_tokens,
-                  "Most prompt tokens of a rank's prefill step")
+                  "Most prompt tokens of one prefill step, over all ranks")
       ->check(CLI::Range(64, 1 << 16))
       ->check(multiple_of_64())
       ->capture_default_str();

@@ -35,7 +35,7 @@ void add_flags(CLI::App& command, Flags& flags) {
   // An empty name (an unset variable in a script) must not open the server to everyone.
   command.add_option("--api-key-file", options.api_key_file, "File with one API key per line, optionally with a name")
       ->check(CLI::Validator([](std::string& path) { return path.empty() ? "names no file" : ""; }, "FILE"));
-  command.add_option("--requests-per-key", options.admission.requests_per_key_max, "Requests of one key in flight; more get 429")
+  command.add_option("--requests-per-key", options.admission.requests_per_key_max, "Requests of one key in flight, with --api-key-file; more get 429")
       ->check(CLI::PositiveNumber)->capture_default_str();
   command.add_option("--requests-max", options.admission.requests_max, "Requests in flight; more get 503")
       ->check(CLI::PositiveNumber)->capture_default_str();

@@ -26,7 +26,7 @@ class Engine {
   // kResourceExhausted when kv_memory_bytes cannot hold one max_context.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, const Model& model,
                                                 const Clock& clock);
-  // The same on executors of the caller's (engine/parts.h); tests and the simulator's cross-checks use it.
+  // The same on executors of the caller's (EngineParts); tests and the simulator's cross-checks use it.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, EngineParts parts,
                                                 const Clock& clock);
   ~Engine();  // drains with a deadline of now

@@ -25,6 +25,7 @@ Tables make_own_tables() {
   add_avx2_attention(avx2);
   KernelTable& avx512 = tables[static_cast<int>(Isa::kAvx512)];
   add_avx512_linear(avx512);
+  add_avx512_int_linear(avx512);
   add_avx512_elementwise(avx512);
   add_avx512_attention(avx512);
   add_vnni_linear(tables[static_cast<int>(Isa::kAvx512Vnni)]);

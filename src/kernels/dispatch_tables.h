@@ -14,6 +14,7 @@ void add_avx2_int_linear(KernelTable& table);
 void add_avx2_elementwise(KernelTable& table);
 void add_avx2_attention(KernelTable& table);
 void add_avx512_linear(KernelTable& table);
+void add_avx512_int_linear(KernelTable& table);
 void add_avx512_elementwise(KernelTable& table);
 void add_avx512_attention(KernelTable& table);
 void add_vnni_linear(KernelTable& table);

@@ -183,7 +183,6 @@ void InprocForwardGroup::add_up_stats() {
   std::fill(stats_.rank_rows_max.begin(), stats_.rank_rows_max.end(), 0);
   std::fill(std::begin(stats_.stage_time), std::end(stats_.stage_time), Duration{});
   stats_.exposed_communication = {};
-  stats_.exposed_communication = {};
   for (int rank = 0; rank < options_.num_ranks; ++rank) {
     const RankStats& from = ranks_[rank]->stats();
     stats_.tokens += batches_[rank].num_tokens();

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "engine/memory_estimate.h"
 #include "engine/model_parts.h"
+#include "model/memory_plan.h"
 #include "serve/embedded_file.h"
 
 namespace fathom::serve {
@@ -32,6 +33,8 @@ Result<TextAssets> read_text_files(const ModelSource& source) {
   });
 }
 
+double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
 // A bar on a terminal, one line per tenth elsewhere.
 class Progress {
  public:
@@ -41,14 +44,13 @@ class Progress {
     const int percent = static_cast<int>(done * 100 / total);
     if (percent == last_percent_ || (!terminal_ && percent / 10 == last_percent_ / 10)) return;
     last_percent_ = percent;
-    const double gb = 1e-9;
     if (terminal_) {
       const std::string bar(static_cast<size_t>(percent) * 40 / 100, '#');
-      fmt::print(stderr, "\rloading [{:<40}] {:3d} %  {:.2f} of {:.2f} GB{}", bar, percent, done * gb,
-                 total * gb, done == total ? "\n" : "");
+      fmt::print(stderr, "\rloading [{:<40}] {:3d} %  {:.2f} of {:.2f} GiB{}", bar, percent, gib(done), gib(total),
+                 done == total ? "\n" : "");
       std::fflush(stderr);
     } else if (total > kQuietBytes) {
-      log_info("loading: {} % of {:.2f} GB", percent, total * gb);
+      log_info("loading: {} % of {:.2f} GiB", percent, gib(total));
     }
   }
 
@@ -64,8 +66,6 @@ std::string folder_name(std::string path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? path : path.substr(slash + 1);
 }
-
-double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 }  // namespace
 
@@ -87,6 +87,7 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
   RETURN_IF_ERROR(engine.validate());  // before the long part
   LoadOptions load;
   ASSIGN_OR_RETURN(load.weights, parse_weights_option(options.weights));
+  load.load_mtp = false;  // decoding does not speculate: nothing would read them
   Progress progress(options.show_progress);
   load.progress = [&progress](int64_t done, int64_t total) { progress.update(done, total); };
   ASSIGN_OR_RETURN(const ModelConfig announced, load_model_config(*local->source_));
@@ -104,10 +105,20 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
                 local->tokenizer_->vocab_size(), config.vocab_size);
   }
   if (config.max_position_embeddings > 0) {
+    if (engine.max_context > config.max_position_embeddings) {
+      log_warning("{}: --max-context {} is more than the model's {} positions, which are taken", local->source_label_,
+                  engine.max_context, config.max_position_embeddings);
+    }
     engine.max_context =
         static_cast<int32_t>(std::min<int64_t>(engine.max_context, config.max_position_embeddings));
   }
   engine.eos_token_ids = config.eos_token_ids;
+  local->weights_text_ = load.weights ? fmt::format("linear layers {}", weight_format_name(*load.weights))
+                                      : std::string("as in the checkpoint");
+  MemoryDemand demand = *load.demand;
+  demand.weights_bytes = local->model_->weights().bytes.total();
+  ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(demand, load.available));
+  local->memory_text_ = plan.text();
   ASSIGN_OR_RETURN(local->engine_, Engine::create(engine, *local->model_, clock));
   return local;
 }
@@ -123,8 +134,8 @@ std::string LocalModel::summary() const {
   text += fmt::format("model      {} ({}, {}), {:.3f} G parameters, {:.3f} G active\n", name_, source_label_,
                       architecture_name(config.architecture), static_cast<double>(counts.total) * 1e-9,
                       static_cast<double>(counts.active) * 1e-9);
-  text += fmt::format("precision  activations: attention {}, experts {}; attention core and KV {}{}\n",
-                      act_format_name(weights.attention_act), act_format_name(weights.ffn_act),
+  text += fmt::format("precision  weights {}; activations: attention {}, experts {}; attention core and KV {}{}\n",
+                      weights_text_, act_format_name(weights.attention_act), act_format_name(weights.ffn_act),
                       dtype_name(weights.core_dtype), limits.deterministic ? "; deterministic" : "");
   text += fmt::format("processor  {}, {}, {} threads\n", cpu_model_name(), isa_name(active_isa()),
                       limits.threads);
@@ -132,10 +143,8 @@ std::string LocalModel::summary() const {
     text += fmt::format("nodes      ranks, weights and KV over {} memory nodes\n", limits.numa_nodes.size());
   text += fmt::format("ranks      prefill EP{}, decode EP{}, {} experts + {} redundant\n", limits.prefill_ep,
                       limits.decode_ep, config.n_routed_experts, limits.redundant_experts);
-  text += fmt::format(
-      "memory     weights {:.3f} GiB, KV {:.3f} GiB = {} blocks of 64 tokens at {} bytes per token\n",
-      gib(weights.bytes.total()), gib(int64_t{stats.kv_blocks_total} * 64 * kv_token_bytes),
-      stats.kv_blocks_total, kv_token_bytes);
+  text += fmt::format("memory     {}\n", memory_text_);
+  text += fmt::format("KV         {} blocks of 64 tokens at {} bytes per token\n", stats.kv_blocks_total, kv_token_bytes);
   text += fmt::format("limits     context {}, running {}, queued {}, prefill chunk {} tokens\n",
                       limits.max_context, limits.max_running, limits.max_queued, limits.prefill_chunk_tokens);
   return text;

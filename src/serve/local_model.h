@@ -44,6 +44,8 @@ class LocalModel {
 
   std::string name_;
   std::string source_label_;
+  std::string weights_text_;  // "as in the checkpoint" or what they were turned into
+  std::string memory_text_;   // the plan with its sum
   std::unique_ptr<ModelSource> source_;
   std::optional<Tokenizer> tokenizer_;
   std::optional<ChatTemplate> chat_template_;

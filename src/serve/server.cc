@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "model/memory_plan.h"
 #include "serve/api/routes.h"
 
 namespace fathom::serve {
@@ -37,7 +38,7 @@ class ServerImpl final : public Server {
 
   Status start();
   uint16_t port() const override { return http_->port(); }
-  std::string summary() const override { return model_->summary(); }
+  std::string summary() const override;
   const std::string& model_name() const override { return model_->name(); }
   void shut_down() override;
 
@@ -88,6 +89,20 @@ void ServerImpl::make_context(ApiKeys keys) {
   // Response ids and seeds differ from one start to the next.
   context_->next_id = mix64(static_cast<uint64_t>(clock_.now().time_since_epoch().count()) ^
                             static_cast<uint64_t>(clock_.unix_seconds()) << 20);
+}
+
+std::string ServerImpl::summary() const {
+  const HttpOptions& http = options_.http;
+  const auto seconds = [](std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; };
+  std::string text = model_->summary();
+  text += fmt::format("clients    {}; requests {}{}, connections {}, body {}\n",
+                      context_->keys.required() ? "API key" : "no key asked for", options_.admission.requests_max,
+                      context_->keys.required() ? fmt::format(" ({} per key)", options_.admission.requests_per_key_max) : "",
+                      http.connections_max, bytes_text(static_cast<int64_t>(http.body_bytes_max)));
+  text += fmt::format("time-outs  header {} s, body {} s, idle {} s, write {} s, request {} s, stall {} s\n",
+                      seconds(http.header_timeout_max), seconds(http.body_timeout_max), seconds(http.idle_timeout_max),
+                      seconds(http.write_stall_max), options_.request_timeout_s, options_.stall_timeout_s);
+  return text;
 }
 
 void ServerImpl::shut_down() {

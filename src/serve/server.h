@@ -32,7 +32,7 @@ class Server {
   virtual ~Server() = default;
 
   virtual uint16_t port() const = 0;
-  // What runs on what, for the log: model, precision, ISA, memory plan, limits.
+  // What runs on what, for the log, a line each: model, precision, ISA, memory plan, the engine's limits and the API's.
   virtual std::string summary() const = 0;
   virtual const std::string& model_name() const = 0;
   // Readiness off at once; what runs may finish until the drain time-out; then everything ends.

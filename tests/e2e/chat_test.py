@@ -117,3 +117,9 @@ def test_a_terminal_shows_reasoning_dimmer_and_ctrl_c_stops_an_answer():
         process.kill()
         os.close(master)
         assert server.stop() == 0
+
+
+def test_flags_for_an_engine_of_ones_own_do_not_go_with_a_server(server):
+    result = chat("--url", server.url, "--threads", "1", stdin="What is 2 + 2?\n")
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr == "fathom chat: --threads is for an engine of one's own and cannot go with --url\n"

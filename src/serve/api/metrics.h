@@ -17,7 +17,7 @@ class ApiMetrics {
   ApiMetrics(std::function<EngineStats()> engine_stats, std::string model, std::string version);
   ~ApiMetrics();
 
-  // Once per answered request; `route` is the pattern from the method table ("/v1/chat/completions").
+  // Once per answered request; `route` is the pattern from the method table ("/chat/completions").
   void observe_http(std::string_view route, int status, double seconds);
   void count_disconnect();
   void set_requests_in_flight(int n);

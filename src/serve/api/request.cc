@@ -8,10 +8,20 @@
 namespace fathom::serve {
 namespace {
 
-// Accepted and without effect here: labels, and switches whose default is what we do.
+// Accepted and without effect on the answer, as README says: labels for the server's books.
 constexpr std::initializer_list<const char*> kLabels = {
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "parallel_tool_calls", "reasoning_effort", "verbosity"};
+    "parallel_tool_calls"};
+
+// A field of which only the default is honoured: anything else is refused rather than ignored.
+void refuse_unless(ObjectReader& reader, const char* name, const Json& only) {
+  const Json* value = reader.find(name);
+  if (value == nullptr || *value == only) return;
+  ApiError error = bad_request(reader.where() + name, "{}{} other than {} is not supported by this server", reader.where(),
+                               name, dump_json(only));
+  error.code = "unsupported_parameter";
+  reader.fail(std::move(error));
+}
 
 void read_stop(ObjectReader& reader, const RequestLimits& limits, std::vector<std::string>& out) {
   const Json* stop = reader.find("stop");
@@ -109,7 +119,8 @@ void read_stream_options(ObjectReader& reader, GenerationOptions& options) {
   }
   ObjectReader inner(*stream_options, "stream_options.");
   options.include_usage = inner.boolean("include_usage", false);
-  inner.ignore({"include_obfuscation", "continuous_usage_stats"});
+  refuse_unless(inner, "continuous_usage_stats", false);
+  inner.ignore({"include_obfuscation"});  // padding against eavesdroppers: never sent, so switching it off is no change
   if (auto error = inner.finish()) reader.fail(*error);
 }
 
@@ -226,9 +237,24 @@ void read_messages(ObjectReader& reader, const RequestLimits& limits, std::vecto
   check_text_bytes(reader, limits, "messages", bytes);
 }
 
+// OpenAI's `reasoning_effort`: a model that thinks at one length only can think or not.
+void read_reasoning_effort(ObjectReader& reader, ChatRequest& request) {
+  if (reader.find("reasoning_effort") == nullptr) return;
+  const std::string effort = reader.text("reasoning_effort", "");
+  for (const char* known : {"none", "minimal", "low", "medium", "high", "xhigh"}) {
+    if (effort == known) {
+      request.thinking = effort != "none";
+      return;
+    }
+  }
+  reader.fail(bad_request("reasoning_effort", "reasoning_effort: expected none, minimal, low, medium, high or xhigh, got '{}'",
+                          effort));
+}
+
 // DeepSeek's `thinking: {"type": "enabled"|"disabled"}`, and `thinking`/`enable_thinking` among the template's
-// own arguments.
+// own arguments; either goes before `reasoning_effort`.
 void read_thinking(ObjectReader& reader, ChatRequest& request) {
+  read_reasoning_effort(reader, request);
   if (const Json* thinking = reader.find("thinking")) {
     const Json type = thinking->is_object() ? thinking->value("type", Json()) : Json();
     if (type != "enabled" && type != "disabled") {
@@ -309,6 +335,7 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestLi
   }
   if (logprobs) request.options.sampling.num_logprobs = static_cast<int32_t>(top);
   reader.refuse({"function_call", "audio", "prediction", "web_search_options"});
+  refuse_unless(reader, "verbosity", "medium");
   if (const Json* modalities = reader.find("modalities"); modalities && *modalities != Json::array({"text"})) {
     reader.refuse({"modalities"});
   }

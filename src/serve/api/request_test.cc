@@ -52,6 +52,22 @@ TEST(Request, null_counts_as_absent) {
   EXPECT_EQ(parsed.value().options.sampling.temperature, 1.0f);
 }
 
+TEST(Request, fields_of_one_value_are_honoured_or_refused) {
+  const auto parse = [](const std::string& more) {
+    return parse_chat_request(R"({"messages":[{"role":"user","content":"a"}],"stream":true,)" + more + "}", kLimits);
+  };
+  EXPECT_EQ(parse(R"("reasoning_effort":"none")").value().thinking, false);
+  EXPECT_EQ(parse(R"("reasoning_effort":"low")").value().thinking, true);
+  EXPECT_EQ(parse(R"("reasoning_effort":"low","thinking":{"type":"disabled"})").value().thinking, false);
+  EXPECT_EQ(parse(R"("seed":1)").value().thinking, std::nullopt);
+  EXPECT_TRUE(parse(R"("verbosity":"medium","stream_options":{"continuous_usage_stats":false})").ok());
+  EXPECT_EQ(parse(R"("reasoning_effort":"huge")").error().param, "reasoning_effort");
+  EXPECT_EQ(parse(R"("reasoning_effort":3)").error().param, "reasoning_effort");
+  EXPECT_EQ(parse(R"("verbosity":"low")").error().param, "verbosity");
+  EXPECT_EQ(parse(R"("stream_options":{"continuous_usage_stats":true})").error().param,
+            "stream_options.continuous_usage_stats");
+}
+
 TEST(Request, the_first_bad_field_is_named) {
   const auto param = [](const char* body) { return parse_chat_request(body, kLimits).error().param; };
   EXPECT_EQ(param(R"({"messages":[{"role":"user","content":"a"}],"logit_bias":{"100":1}})"), "logit_bias");

@@ -1,6 +1,7 @@
 // Paths, methods and keys: which handler answers what.
 #include "serve/api/routes.h"
 
+#include "base/log.h"
 #include "base/rng.h"
 
 namespace fathom::serve {
@@ -30,6 +31,13 @@ bool matches(const Route& route, std::string_view path, std::string& tail) {
   if (path.substr(0, route.path.size()) != route.path || path.size() == route.path.size()) return false;
   tail = path.substr(route.path.size());
   return true;
+}
+
+// What each answer leaves behind: its metrics, and a line for whoever looks closely.
+void record(ApiContext& context, const HttpRequest& request, std::string_view route, int status, double seconds) {
+  context.metrics.observe_http(route, status, seconds);
+  log_debug("{} {} {} after {:.1f} ms, {} bytes of body", request.method, request.path, status, seconds * 1000,
+            request.body.size());
 }
 
 // Passes everything on and reports status and duration once, when the answer is complete or the client left.
@@ -71,7 +79,7 @@ class ObservedExchange final : public HttpExchange, public std::enable_shared_fr
  private:
   void observe(int status) {
     if (done_.exchange(true)) return;
-    context_.metrics.observe_http(route_, status, to_seconds(context_.clock.now() - start_));
+    record(context_, inner_->request(), route_, status, to_seconds(context_.clock.now() - start_));
   }
 
   ApiContext& context_;
@@ -84,7 +92,7 @@ class ObservedExchange final : public HttpExchange, public std::enable_shared_fr
 void refuse(ApiContext& context, const std::shared_ptr<HttpExchange>& exchange, std::string_view route,
             const ApiError& error) {
   HttpResponse response = error_response(error);
-  context.metrics.observe_http(route, response.status, 0);
+  record(context, exchange->request(), route, response.status, 0);
   exchange->respond(std::move(response));
 }
 
@@ -125,7 +133,7 @@ void route_request(ApiContext& context, std::shared_ptr<HttpExchange> exchange) 
   }
   HttpResponse response = error_response(error);
   if (!allowed.empty()) response.headers.emplace_back("Allow", allowed);
-  context.metrics.observe_http("other", response.status, 0);
+  record(context, request, "other", response.status, 0);
   exchange->respond(std::move(response));
 }
 

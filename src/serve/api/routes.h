@@ -1,5 +1,5 @@
-// The method table: every operation of the API, once. Logging, metrics, authentication and errors are added here,
-// around all of them.
+// The method table: every operation of the API, once. Logging (at level debug), metrics, authentication and errors
+// are added here, around all of them.
 #pragma once
 
 #include <memory>
