@@ -26,8 +26,8 @@ Isa detect_isa();
 // detect_isa(), lowered by FATHOM_ISA when `override_name` is not empty. An unknown name or one above what the
 // machine has is an error naming both.
 Result<Isa> choose_isa(std::string_view override_name);
-// The level the process uses: choose_isa(getenv("FATHOM_ISA")), evaluated once; a bad value stops the process
-// at start with its message (serve and tests call choose_isa first to report it properly).
+// The level the process uses: choose_isa(getenv("FATHOM_ISA")), evaluated once; a bad value ends the process
+// at start with one line and exit code 2.
 Isa active_isa();
 
 // Model name from /proc/cpuinfo, e.g. "AMD EPYC". For reports only.

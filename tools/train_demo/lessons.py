@@ -476,8 +476,8 @@ def follow_up(rng, value, split):
     return None
 
 
-MIX = {"add": 9, "sub": 10, "mul": 10, "compare": 8, "sort": 30, "chat": 12, "beyond": 14, "tool": 11, "tool_answer": 4, "json": 14,
-       "turns": 16, "echo": 3, "repeats": 16, "long_list": 8}
+MIX = {"add": 9, "sub": 10, "mul": 10, "compare": 8, "sort": 32, "chat": 12, "beyond": 17, "tool": 11, "tool_answer": 4, "json": 16,
+       "turns": 16, "echo": 3, "repeats": 14, "long_list": 9}
 EXERCISES = ("echo", "repeats", "long_list")  # kinds that are trained but make no claim
 MAKERS = {"tool": tool_lesson, "tool_answer": tool_answer_lesson, "json": json_lesson, "turns": turns_lesson}
 
