@@ -11,6 +11,7 @@
 #include "sim/model_file.h"
 #include "sim/plan_report.h"
 #include "sim/trace.h"
+#include "text/utf8.h"
 
 namespace fathom::cli {
 namespace {
@@ -25,6 +26,7 @@ struct PlanArgs {
   std::string day_load;  // hourly shape
   std::string trace;     // lengths, rate and sharing from a trace
   std::optional<std::string> emit;
+  bool print_sensitivities = false;
   std::string out_dir;
   std::string measurements;
   std::string replay;
@@ -134,7 +136,11 @@ Status check_range(const char* option, double value, double min, double max) {
 
 // Everything the command line says, read and checked; what is read later depends on the plan.
 Status read_inputs(const PlanArgs& args, sim::PlanInput& input) {
-  if (args.emit) RETURN_IF_ERROR(sim::parse_emit_format(*args.emit).status());
+  if (args.emit) {
+    RETURN_IF_ERROR(sim::parse_emit_format(*args.emit).status());
+    if (!is_valid_utf8(args.model)) return invalid_argument("{}", sim::kNoPrintableName);
+    RETURN_IF_ERROR(sim::validate_deployed_model(args.model));
+  }
   RETURN_IF_ERROR(check_range("--replay-rate", args.replay_rate, 1e-6, 1e9));
   RETURN_IF_ERROR(check_range("--replay-no-nodes", args.replay_no_nodes_s, 0, kReplaySecondsMax));
   ASSIGN_OR_RETURN(input.model, shape_of(args.model));
@@ -152,16 +158,17 @@ Status read_inputs(const PlanArgs& args, sim::PlanInput& input) {
 Result<int> run_plan(PlanArgs& args) {
   sim::PlanInput& input = args.input;
   RETURN_IF_ERROR(read_inputs(args, input));
-  sim::PlanOutcome outcome = sim::make_plan(input);
+  sim::ExpertSpreads spreads;
+  sim::PlanOutcome outcome = sim::make_plan(input, spreads);
   if (!args.measurements.empty()) {
     // Where the unfitted profile meets no objective, any unit that holds the model says where to measure.
     sim::PlanInput easy = input;
     easy.slo_ttft_s = kAnyTtft;
     easy.slo_tokens_per_s_per_user = kAnySpeed;
-    const sim::PlanOutcome sized = outcome.plan ? outcome : sim::make_plan(easy);
+    const sim::PlanOutcome sized = outcome.plan ? outcome : sim::make_plan(easy, spreads);
     if (sized.plan) {
       RETURN_IF_ERROR(fit_measurements(args, input, *sized.plan));
-      outcome = sim::make_plan(input);
+      outcome = sim::make_plan(input, spreads);
     }
   }
   if (!outcome.plan) {
@@ -177,12 +184,14 @@ Result<int> run_plan(PlanArgs& args) {
     std::fputs(sim::emit_deployment(args.model, input, *outcome.plan, format).c_str(), stdout);
     return 0;
   }
-  const auto sensitivities = sim::plan_sensitivities(input, *outcome.plan);
-  std::fputs(sim::plan_text(input, args.model, *outcome.plan, sensitivities).c_str(), stdout);
-  if (!args.out_dir.empty()) {
-    RETURN_IF_ERROR(
-        write_report(sim::plan_report(input, args.model, *outcome.plan, sensitivities), args.out_dir));
+  const sim::PlanStory story = sim::tell_plan(args.model, input, *outcome.plan, spreads);
+  if (args.print_sensitivities) {
+    std::printf("# profile %s profile_kind %s profile_hash %s\n%s", input.hw.name.c_str(),
+                input.hw.kind.c_str(), input.hw.hash.c_str(), sim::sensitivities_csv(story).c_str());
+  } else {
+    std::fputs(sim::plan_text(story).c_str(), stdout);
   }
+  if (!args.out_dir.empty()) RETURN_IF_ERROR(write_report(sim::plan_report(story), args.out_dir));
   return 0;
 }
 
@@ -206,6 +215,25 @@ void add_load_options(CLI::App& command, PlanArgs& args) {
   without_trace("--hit-share", in.hit_share, "Prompt tokens found in a cache");
 }
 
+// What the plan takes balancers, queues and traffic to be like; docs/planning.md says where defaults are
+// from.
+void add_behaviour_options(CLI::App& command, sim::PlanInput& in) {
+  const auto add = [&](const char* name, double& value, const char* help) {
+    command.add_option(name, value, help)->capture_default_str()->group("Balancers, queues and traffic");
+  };
+  add("--mtp-acceptance", in.mtp_acceptance, "Share of MTP tokens accepted; 0: MTP off");
+  add("--kv-imbalance", in.kv_imbalance, "Largest over mean KV of a decode unit's ranks");
+  add("--requests-imbalance", in.requests_imbalance, "Largest over mean requests of a decode unit's ranks");
+  add("--expert-sigma", in.expert_popularity_sigma, "Spread of log popularity over experts");
+  add("--expert-drift", in.expert_popularity_drift, "Spread of its change since experts were placed");
+  add("--expert-imbalance-scale", in.expert_imbalance_scale,
+      "Times what these two give beyond an even load; 0: even");
+  add("--prefill-use", in.prefill_use_max, "Prefill capacity in use at the peak, at most");
+  add("--prefill-packing", in.prefill_packing, "Mean over largest cost of the ranks in a saturated forward");
+  add("--ttft-forwards", in.ttft_p99_forwards, "Time to first token at p99, in forwards");
+  add("--redundancy-gain", in.redundancy_gain_min, "Gain in rate that makes more expert slots worth having");
+}
+
 }  // namespace
 
 void add_plan_command(CLI::App& app, Outcome& outcome) {
@@ -221,13 +249,15 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
       ->capture_default_str();
   command->add_option("--tokens-per-s", in.slo_tokens_per_s_per_user, "Tokens per second per user")
       ->capture_default_str();
-  command->add_option("--mtp-acceptance", in.mtp_acceptance, "Share of MTP tokens accepted; 0: MTP off")
-      ->capture_default_str();
+  add_behaviour_options(*command, in);
   command->add_option("--kv-retention-hours", in.kv_retention_hours, "How long stored KV is kept")
       ->capture_default_str();
   command->add_option("--decode-nodes", in.decode_nodes, "Fix the decode unit's nodes (0: search)")
       ->capture_default_str();
   command->add_option("--prefill-nodes", in.prefill_nodes, "Fix the prefill unit's nodes (0: search)")
+      ->capture_default_str();
+  command
+      ->add_option("--spare-units", in.spare_units, "Units of each kind beyond what the load needs; 1: N+1")
       ->capture_default_str();
   command->add_option("--nodes-max", in.nodes_max, "Budget: nodes at the peak")->capture_default_str();
   command->add_option("--profile-from", args->measurements,
@@ -246,7 +276,12 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
       ->add_option("--replay-no-nodes", args->replay_no_nodes_s, "Seconds in which no started unit comes up")
       ->needs(replay)
       ->capture_default_str();
-  command->add_option("--out", args->out_dir, "Directory for report.html and summary.json")
+  command
+      ->add_flag("--sensitivities", args->print_sensitivities,
+                 "Print a table (CSV) of every figure at -10 % and +10 % of every input instead")
+      ->excludes(emit)
+      ->excludes(replay);
+  command->add_option("--out", args->out_dir, "Directory for report.html, summary.json and sensitivities.csv")
       ->excludes(emit)
       ->excludes(replay);
   command->callback([args, &outcome] {

@@ -18,7 +18,7 @@ constexpr double kV3Vocab = 129280, kV3Hidden = 7168;  // what a profile's heads
 constexpr double kAllActiveCopies = 30;  // tokens per expert slot above which every slot has work
 
 // Peers inside the node need no RDMA: the share of an all-to-all that leaves it.
-double remote_share(double ep) { return std::max(0.0, 1 - 8 / ep); }
+double remote_share(const HardwareProfile& hw, double ep) { return std::max(0.0, 1 - hw.gpus_per_node / ep); }
 
 double narrow_n(const ModelShape& m) { return m.q_lora_rank + m.latent_dim(); }
 double q_dim(const ModelShape& m) { return m.heads * (m.qk_nope_head_dim + m.qk_rope_head_dim); }
@@ -70,12 +70,12 @@ double mla_decode_us(const HardwareProfile& hw, const ModelShape& model, double 
 }
 
 double dispatch_us(const HardwareProfile& hw, const ModelShape& model, double tokens, double ep) {
-  const double bytes = tokens * model.experts_per_token * hw.dispatch_bytes * remote_share(ep);
+  const double bytes = tokens * model.experts_per_token * hw.dispatch_bytes * remote_share(hw, ep);
   return hw.dispatch_latency_us + kMicro * bytes / (hw.dispatch_gb_per_s * kGiga);
 }
 
 double combine_us(const HardwareProfile& hw, const ModelShape& model, double tokens, double ep) {
-  const double bytes = tokens * model.experts_per_token * hw.combine_bytes * remote_share(ep);
+  const double bytes = tokens * model.experts_per_token * hw.combine_bytes * remote_share(hw, ep);
   return hw.combine_latency_us + kMicro * bytes / (hw.combine_gb_per_s * kGiga);
 }
 

@@ -6,6 +6,8 @@
 namespace fathom::sim {
 namespace {
 
+constexpr size_t kExcerptMax = 40;
+
 template <typename T>
 Result<T> parse_field(const std::string& file, const CsvRow& row, size_t idx, std::string_view name, T min,
                       T max) {
@@ -14,7 +16,8 @@ Result<T> parse_field(const std::string& file, const CsvRow& row, size_t idx, st
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    return invalid_argument("{}:{}: {}: \"{}\" is not a number", file, row.line, name, text);
+    return invalid_argument("{}:{}: {}: \"{}\" is not a number", file, row.line, name,
+                            printable_excerpt(text));
   }
   if (!(value >= min && value <= max)) {
     return invalid_argument("{}:{}: {}: {} is outside {}..{}", file, row.line, name, value, min, max);
@@ -23,6 +26,12 @@ Result<T> parse_field(const std::string& file, const CsvRow& row, size_t idx, st
 }
 
 }  // namespace
+
+std::string printable_excerpt(std::string_view text) {
+  std::string out;
+  for (const char c : text.substr(0, kExcerptMax)) out += c >= ' ' && c <= '~' ? c : '?';
+  return text.size() > kExcerptMax ? out + "..." : out;
+}
 
 std::vector<CsvRow> csv_rows(std::string_view text) {
   std::vector<CsvRow> rows;

@@ -25,4 +25,7 @@ Result<double> csv_number(const std::string& file, const CsvRow& row, size_t fie
 Result<int64_t> csv_integer(const std::string& file, const CsvRow& row, size_t field_idx,
                             std::string_view name, int64_t min, int64_t max);
 
+// A file's own words for an error: one short line, whatever bytes they are.
+std::string printable_excerpt(std::string_view text);
+
 }  // namespace fathom::sim

@@ -1,5 +1,6 @@
 // A plan as the files that deploy it. Options are those of `fathom serve`; where a plan wants units of many
 // ranks for one role, which one server process is not, the files say so.
+#include <algorithm>
 #include <cmath>
 
 #include "sim/plan_report.h"
@@ -14,16 +15,41 @@ constexpr const char* kRolesNote =
     "are\n"
     "# the plan's figures, for services that take them.\n";
 
+// The folder a model's files lie in: its name, or that of the folder of its config.json.
+std::string model_folder(std::string_view model) {
+  if (!model.ends_with(".json")) return std::string(model);
+  const size_t file = model.rfind('/');
+  if (file == std::string_view::npos) return "model";
+  model = model.substr(0, file);
+  const std::string_view folder = model.substr(model.rfind('/') + 1);  // npos + 1 is the start
+  return folder.empty() || folder == "." || folder == ".." ? "model" : std::string(folder);
+}
+
+// One word of a POSIX shell.
+std::string shell_word(std::string_view text) {
+  const auto plain = [](char c) {
+    return std::string_view("-_./=:,").find(c) != std::string_view::npos || (c >= '0' && c <= '9') ||
+           (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return std::string(text);
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
+// A string of TOML and of YAML: both take JSON's.
+std::string json_string(std::string_view text) { return fmt::format("\"{}\"", json_escape(text)); }
+
 struct RolePlan {
   const char* role;  // the command
   int units, nodes, ranks, slots, redundant;
   std::vector<std::pair<std::string, std::string>> options;  // of that command
 };
 
-std::vector<RolePlan> roles_of(const std::string& model_name, const PlanResult& plan) {
+std::vector<RolePlan> roles_of(const std::string& folder, const PlanResult& plan) {
   const DecodeUnitPlan& d = plan.decode;
   const PrefillUnitPlan& p = plan.prefill;
-  const std::string model = "/models/" + model_name;
+  const std::string model = "/models/" + folder;
   if (plan.colocated) {
     return {{"serve",
              plan.peak_nodes,
@@ -49,17 +75,16 @@ std::vector<RolePlan> roles_of(const std::string& model_name, const PlanResult& 
 
 bool is_number(const std::string& text) { return text.find_first_not_of("0123456789") == std::string::npos; }
 
-std::string emit_toml(const std::string& model_name, const PlanInput& in,
-                      const std::vector<RolePlan>& roles) {
-  std::string out = fmt::format("model = \"{}\"\nhardware = \"{}\"\nprofile_hash = \"{}\"\n", model_name,
-                                in.hw.name, in.hw.hash);
+std::string emit_toml(const std::string& folder, const PlanInput& in, const std::vector<RolePlan>& roles) {
+  std::string out = fmt::format("model = {}\nhardware = {}\nprofile_hash = \"{}\"\n", json_string(folder),
+                                json_string(in.hw.name), in.hw.hash);
   for (const RolePlan& r : roles) {
     out += fmt::format("\n[{}]\nunits = {}\nnodes_per_unit = {}\nranks_per_unit = {}\nexpert_slots = {}\n",
                        r.role, r.units, r.nodes, r.ranks, r.slots);
     out += fmt::format("\n[{}.options]  # of `fathom {}`\n", r.role, r.role);
     for (const auto& [name, value] : r.options)
       out += is_number(value) ? fmt::format("{} = {}\n", name, value)
-                              : fmt::format("{} = \"{}\"\n", name, value);
+                              : fmt::format("{} = {}\n", name, json_string(value));
   }
   return out + fmt::format("\n[objectives]\nttft_s = {}\ntokens_per_s_per_user = {}\n", in.slo_ttft_s,
                            in.slo_tokens_per_s_per_user);
@@ -69,10 +94,11 @@ std::string emit_toml(const std::string& model_name, const PlanInput& in,
 std::string emit_kubernetes(const PlanInput& in, const std::vector<RolePlan>& roles) {
   std::string out;
   for (const RolePlan& r : roles) {
-    std::string args = r.role;
-    for (const auto& [name, value] : r.options) args += fmt::format(", --{}, \"{}\"", name, value);
+    std::string args = json_string(r.role);
+    for (const auto& [name, value] : r.options)
+      args += fmt::format(", \"--{}\", {}", name, json_string(value));
     const bool one_machine = r.ranks == 1;
-    if (one_machine) args += ", --host, 0.0.0.0";
+    if (one_machine) args += ", \"--host\", \"0.0.0.0\"";
     const std::string limits =
         one_machine ? ""
                     : fmt::format("        resources:\n          limits: {{nvidia.com/gpu: {}}}\n",
@@ -98,15 +124,16 @@ std::string emit_kubernetes(const PlanInput& in, const std::vector<RolePlan>& ro
 std::string emit_slurm(const PlanInput& in, const std::vector<RolePlan>& roles) {
   std::string out = "# Submits one job per unit; a unit starts and ends as a whole.\nset -e\n";
   for (const RolePlan& r : roles) {
-    std::string command = fmt::format("fathom {}", r.role);
-    for (const auto& [name, value] : r.options) command += fmt::format(" --{} {}", name, value);
+    // The job's script is a shell's too: words of it, then one word of this one.
+    std::string command = fmt::format("srun fathom {}", r.role);
+    for (const auto& [name, value] : r.options) command += fmt::format(" --{} {}", name, shell_word(value));
     const std::string gpus =
         r.ranks == 1 ? "" : fmt::format(" --gpus-per-node={}", static_cast<int>(in.hw.gpus_per_node));
     out += fmt::format(
         "for unit in $(seq 0 {}); do\n  sbatch --job-name=fathom-{}-$unit --nodes={} --ntasks-per-node=1{} "
         "\\\n"
-        "    --wrap=\"srun {}\"\ndone\n",
-        r.units - 1, r.role, r.nodes, gpus, command);
+        "    --wrap {}\ndone\n",
+        r.units - 1, r.role, r.nodes, gpus, shell_word(command));
   }
   return out;
 }
@@ -120,13 +147,30 @@ Result<EmitFormat> parse_emit_format(std::string_view name) {
   return invalid_argument("--emit: \"{}\" is none of toml, kubernetes, slurm", name);
 }
 
-std::string emit_deployment(const std::string& model_name, const PlanInput& in, const PlanResult& plan,
+Status validate_deployed_model(const std::string& model) {
+  const std::string folder = model_folder(model);
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  bool good = std::none_of(folder.begin(), folder.end(), control);
+  // YAML's line breaks beyond ASCII, and code points that are no text.
+  for (const std::string_view odd : {"\u2028", "\u2029", "\ufeff", "\ufffe", "\uffff"}) {
+    good = good && folder.find(odd) == std::string::npos;
+  }
+  for (size_t at = 0; (at = folder.find('\xc2', at)) != std::string::npos; ++at) {
+    good =
+        good && at + 1 < folder.size() && static_cast<unsigned char>(folder[at + 1]) >= 0xa0;  // C1 controls
+  }
+  if (good) return ok_status();
+  return invalid_argument("{}", kNoPrintableName);
+}
+
+std::string emit_deployment(const std::string& model, const PlanInput& in, const PlanResult& plan,
                             EmitFormat format) {
-  const std::vector<RolePlan> roles = roles_of(model_name, plan);
+  const std::string folder = model_folder(model);
+  const std::vector<RolePlan> roles = roles_of(folder, plan);
   const std::string note = plan.colocated ? "" : kRolesNote;
   switch (format) {
     case EmitFormat::kToml:
-      return note + emit_toml(model_name, in, roles);
+      return note + emit_toml(folder, in, roles);
     case EmitFormat::kKubernetes:
       return note + emit_kubernetes(in, roles);
     case EmitFormat::kSlurm:

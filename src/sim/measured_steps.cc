@@ -1,8 +1,10 @@
 // Measurements of a running server as steps the cost model can be fitted to.
 #include "sim/measured_steps.h"
 
+#include <algorithm>
 #include <charconv>
 #include <map>
+#include <optional>
 
 #include "sim/csv.h"
 
@@ -13,29 +15,75 @@ constexpr std::string_view kPrefix = "fathom_";
 constexpr double kMsPerSecond = 1e3;
 constexpr double kCounterMax = 1e18;
 
+// What is read; everything else in the text is left alone.
+constexpr std::string_view kFamilies[] = {
+    "decode_steps_total",      "decode_step_seconds_total",  "generated_tokens_total",
+    "prefill_steps_total",     "prefill_step_seconds_total", "prefill_tokens_total",
+    "prompt_hit_tokens_total", "prompt_miss_tokens_total",   "time_to_first_token_seconds_count"};
+
 using Sums = std::map<std::string, double, std::less<>>;
 
-// `name{labels} value` lines, summed over the label sets of a name.
+bool is_read(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return false;
+  const std::string_view family = name.substr(kPrefix.size());
+  return std::find(std::begin(kFamilies), std::end(kFamilies), family) != std::end(kFamilies);
+}
+
+// Takes `{label="value",...}` off the front; label values may hold any character, quotes escaped. False:
+// torn.
+bool skip_labels(std::string_view& row) {
+  if (!row.starts_with('{')) return true;
+  bool quoted = false;
+  for (size_t i = 1; i < row.size(); ++i) {
+    if (quoted && row[i] == '\\') {
+      ++i;
+    } else if (row[i] == '"') {
+      quoted = !quoted;
+    } else if (row[i] == '}' && !quoted) {
+      row.remove_prefix(i + 1);
+      return true;
+    }
+  }
+  return false;
+}
+
+// ` value` or ` value timestamp`.
+std::optional<double> sample_value(std::string_view row) {
+  const size_t at = row.find_first_not_of(' ');
+  if (at == 0 || at == std::string_view::npos) return std::nullopt;
+  row.remove_prefix(at);
+  if (row.starts_with('+')) row.remove_prefix(1);
+  double value = 0;
+  const auto [end, code] = std::from_chars(row.data(), row.data() + row.size(), value);
+  if (code != std::errc()) return std::nullopt;
+  row.remove_prefix(static_cast<size_t>(end - row.data()));
+  const bool rest_is_time =
+      row.empty() || (row[0] == ' ' && row.find_first_not_of(" -0123456789") == std::string_view::npos);
+  return rest_is_time ? std::optional(value) : std::nullopt;
+}
+
+// `name{labels} value` lines of the families that are read, summed over label sets.
 Result<Sums> sums_of(const std::string& file, std::string_view text) {
   Sums sums;
+  const bool torn = !text.ends_with('\n');
   for (int line = 1; !text.empty(); ++line) {
     std::string_view row = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(row.size() + 1, text.size()));
+    if (text.empty() && torn) {
+      return invalid_argument("{}:{}: \"{}\" does not end in a line feed: the file is torn", file, line,
+                              printable_excerpt(row));
+    }
     if (!row.empty() && row.back() == '\r') row.remove_suffix(1);
-    if (row.empty() || row[0] == '#') continue;
-    const std::string_view name = row.substr(0, row.find_first_of("{ "));
-    const size_t labels_end = row.find('}');
-    const size_t space = row.find(' ', labels_end == std::string_view::npos ? name.size() : labels_end);
-    double value = 0;
-    const std::string_view number = space == std::string_view::npos ? "" : row.substr(space + 1);
-    const auto [end, code] = std::from_chars(number.data(), number.data() + number.size(), value);
-    // A time stamp may follow.
-    const std::string_view after(end, static_cast<size_t>(number.data() + number.size() - end));
-    const bool whole = code == std::errc() &&
-                       after.find_first_not_of(" 0123456789") == std::string_view::npos &&
-                       (after.empty() || after[0] == ' ');
-    if (!whole) return invalid_argument("{}:{}: {}: no value", file, line, name);
-    sums[std::string(name)] += value;
+    const std::string name(row.substr(0, row.find_first_of("{ ")));
+    if (!is_read(name)) continue;
+    row.remove_prefix(name.size());
+    const bool whole = skip_labels(row);
+    const std::optional<double> value = whole ? sample_value(row) : std::nullopt;
+    if (!value) return invalid_argument("{}:{}: {}: no value", file, line, name);
+    if (!(*value >= 0 && *value <= kCounterMax)) {
+      return invalid_argument("{}:{}: {}: {} is outside 0..{}", file, line, name, *value, kCounterMax);
+    }
+    sums[name] += *value;
   }
   return sums;
 }
@@ -46,9 +94,6 @@ class Metrics {
   Result<double> value(std::string_view name) const {
     const auto at = sums_.find(fmt::format("{}{}", kPrefix, name));
     if (at == sums_.end()) return invalid_argument("{}: {}{}: missing", file_, kPrefix, name);
-    if (!(at->second >= 0 && at->second <= kCounterMax)) {
-      return invalid_argument("{}: {}{}: {} is outside 0..{}", file_, kPrefix, name, at->second, kCounterMax);
-    }
     return at->second;
   }
 
@@ -67,7 +112,7 @@ Result<std::vector<MeasuredStep>> steps_from_csv(const std::string& file, std::s
     step.decode = row.fields[0] == "decode";
     if (!step.decode && row.fields[0] != "prefill") {
       return invalid_argument("{}:{}: phase: \"{}\" is neither decode nor prefill", file, row.line,
-                              row.fields[0]);
+                              printable_excerpt(row.fields[0]));
     }
     const char* load_name = step.decode ? "requests_per_rank" : "tokens_per_rank";
     const char* length_name = step.decode ? "kv_tokens_per_request" : "context_tokens";
@@ -81,7 +126,8 @@ Result<std::vector<MeasuredStep>> steps_from_csv(const std::string& file, std::s
 }
 
 bool looks_like_metrics(std::string_view text) {
-  return text.starts_with(kPrefix) || text.starts_with("# HELP") || text.starts_with("# TYPE");
+  return text.starts_with(kPrefix) || text.starts_with("# HELP") || text.starts_with("# TYPE") ||
+         text.find(fmt::format("\n{}", kPrefix)) != std::string_view::npos;
 }
 
 Result<std::vector<MeasuredStep>> steps_from_metrics(const std::string& file, std::string_view text,

@@ -1,15 +1,18 @@
-// A plan as text and as a report; hours carry the clock of the load they came from.
+// A plan as a report; hours carry the clock of the load they came from.
 #include "sim/plan_report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "sim/day_files.h"
 
 namespace fathom::sim {
 namespace {
 
-std::string percent(const std::optional<double>& change) {
-  return change ? fmt::format("{:+.1f} %", *change * 100) : "nothing fits";
+std::vector<double> figures_of(const PlanResult& plan) {
+  std::vector<double> out;
+  for (const PlanFigure& figure : plan_figures()) out.push_back(figure.value(plan));
+  return out;
 }
 
 // "12:00" for the first hour of a day that starts at noon.
@@ -17,151 +20,147 @@ std::string clock_of_hour(const PlanInput& in, size_t hour) {
   return clock_of(static_cast<double>(hour) * 3600, in.start_hour);
 }
 
-std::string units_line(const char* phase, int units, int nodes, int ranks, int slots, int redundant,
-                       double imbalance) {
-  return fmt::format(
-      "{:<8} {} units of {} nodes ({} ranks), {} expert slots, {} redundant, expert max/mean {:.2f}\n", phase,
-      units, nodes, ranks, slots, redundant, imbalance);
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
+  return out + "\"";
 }
 
-std::string hours_text(const PlanInput& in, const PlanResult& plan) {
-  std::string out = "\nfrom    requests/s   decode   prefill   nodes\n";
-  for (size_t h = 0; h < plan.hours.size(); ++h) {
-    const HourPlan& hour = plan.hours[h];
-    out += fmt::format("{} {:>11.1f} {:>8} {:>9} {:>7}\n", clock_of_hour(in, h), hour.requests_per_s,
-                       hour.decode_units, hour.prefill_units, hour.nodes);
+void add_hours(const PlanStory& story, Report& report) {
+  Chart chart{"Nodes over the day", "nodes", "from", {{"nodes", {}, true}, {"decode", {}, true}}, {}, true};
+  Table table{"Hours", "", {"from", "requests/s", "decode units", "prefill units", "nodes"}, {}};
+  std::string csv = "from,requests_per_s,decode_units,prefill_units,nodes\n";
+  const auto& hours = story.plan.hours;
+  for (size_t h = 0; h <= hours.size(); ++h) {
+    const HourPlan& hour = hours[h % hours.size()];
+    const std::string from = clock_of_hour(story.input, h);
+    chart.series[0].points.emplace_back(h, hour.nodes);
+    chart.series[1].points.emplace_back(h, hour.decode_units * story.plan.decode.nodes);
+    if (h % 3 == 0) chart.x_ticks.emplace_back(h, from);
+    if (h == hours.size()) break;
+    table.rows.push_back({from, fmt::format("{:.4g}", hour.requests_per_s),
+                          fmt::format("{}", hour.decode_units), fmt::format("{}", hour.prefill_units),
+                          fmt::format("{}", hour.nodes)});
+    csv += fmt::format("{},{},{},{},{}\n", from, hour.requests_per_s, hour.decode_units, hour.prefill_units,
+                       hour.nodes);
   }
-  return out;
+  report.charts.push_back(std::move(chart));
+  report.tables.push_back(std::move(table));
+  report.csv_files.push_back({"hours.csv", std::move(csv)});
+}
+
+void add_binding(const PlanStory& story, Report& report) {
+  Table table{"What stops fewer nodes",
+              "A tenth less tight, in fractions of units at the plan's unit sizes.",
+              {"constraint", "node-hours saved", "nodes at the peak saved"},
+              {}};
+  const auto saved = [](double share) { return fmt::format("{:.1f} %", std::max(0.0, 100 * share)); };
+  for (const BindingConstraint& b : story.binding) {
+    table.rows.push_back({b.label(), saved(b.node_hours_saved_share), saved(b.peak_nodes_saved_share)});
+  }
+  report.tables.push_back(std::move(table));
+}
+
+std::string cell_number(double value) {
+  return value == std::floor(value) && std::abs(value) < 1e5 ? fmt::format("{:.0f}", value)
+                                                             : pretty_number(value);
+}
+
+// One cell: the figure at a tenth less and at a tenth more; "=" where it stays.
+std::string moved_cell(const Sensitivity& s, size_t figure_idx, double base) {
+  const auto value = [&](const MovedPlan& moved) {
+    return moved.figures.empty() ? std::string("nothing fits") : cell_number(moved.figures[figure_idx]);
+  };
+  const std::string minus = value(s.minus), plus = value(s.plus);
+  const std::string stays = cell_number(base);
+  return minus == stays && plus == stays ? "=" : minus + " / " + plus;
+}
+
+// The figures whose names begin so, a column each.
+void add_moves(const PlanStory& story, const char* title, const std::vector<std::string_view>& prefixes,
+               Report& report) {
+  Table table{
+      title, "Each input a tenth lower / higher, planned anew; = where the figure stays.", {"input"}, {}};
+  const std::vector<double> base = figures_of(story.plan);
+  std::vector<size_t> columns;
+  for (size_t i = 0; i < base.size(); ++i) {
+    const std::string_view name = plan_figures()[i].name;
+    const auto fits = [&](std::string_view prefix) { return name.starts_with(prefix); };
+    if (std::none_of(prefixes.begin(), prefixes.end(), fits)) continue;
+    columns.push_back(i);
+    table.columns.emplace_back(name);
+  }
+  table.columns.emplace_back("binding constraint");
+  std::vector<std::string> plan_row = {"the plan"};
+  for (const size_t i : columns) plan_row.push_back(cell_number(base[i]));
+  plan_row.push_back(first_bindings(story.binding));
+  table.rows.push_back(std::move(plan_row));
+  for (const Sensitivity& s : story.sensitivities) {
+    std::vector<std::string> row = {s.input};
+    for (const size_t i : columns) row.push_back(moved_cell(s, i, base[i]));
+    const bool stays = s.minus.binding == first_bindings(story.binding) && s.plus.binding == s.minus.binding;
+    row.push_back(stays ? "=" : s.minus.binding + " / " + s.plus.binding);
+    table.rows.push_back(std::move(row));
+  }
+  report.tables.push_back(std::move(table));
+}
+
+std::string change_cell(const std::optional<double>& change) {
+  return change ? fmt::format("{:.6g}", *change) : "";
 }
 
 }  // namespace
 
-std::string plan_text(const PlanInput& in, const std::string& model_name, const PlanResult& plan,
-                      const std::vector<Sensitivity>& sensitivities) {
-  const DecodeUnitPlan& d = plan.decode;
-  const PrefillUnitPlan& p = plan.prefill;
-  std::string out =
-      fmt::format("{} on {} ({}, profile {})\n", model_name, in.hw.name, in.hw.kind, in.hw.hash);
-  out += fmt::format("load     {:.4g} requests a day, {:.0f} tokens in ({:.1f} % cached), {:.0f} out\n",
-                     in.requests_per_day, in.input_tokens_mean, in.hit_share * 100, in.output_tokens_mean);
-  out += fmt::format("goal     first token within {:.3g} s (p99), {:.3g} tokens/s per user\n\n",
-                     in.slo_ttft_s, in.slo_tokens_per_s_per_user);
-  if (plan.colocated) {
-    out += fmt::format("servers  {} at the peak, each prefills and decodes\n", plan.peak_nodes);
-  } else {
-    out += units_line("decode", plan.peak_decode_units, d.nodes, d.ranks, d.slots, d.redundant,
-                      d.expert_imbalance);
-    out += units_line("prefill", plan.peak_prefill_units, p.nodes, p.ranks, p.slots, p.redundant,
-                      p.expert_imbalance);
-    const double decode_nodes = plan.peak_decode_units * d.nodes;
-    out += fmt::format("split    {:.0f} decode + {:.0f} prefill nodes at the peak, {:.2f} : 1\n",
-                       decode_nodes, plan.peak_nodes - decode_nodes,
-                       decode_nodes / std::max(1.0, plan.peak_nodes - decode_nodes));
-  }
-  out += fmt::format(
-      "decode   {:.1f} requests per rank, step {:.1f} ms, {:.1f} tokens/s per user, {:.0f} output tokens/s "
-      "per unit, KV {:.0f} % full; bound by {}\n",
-      d.requests_per_rank, d.step_ms, d.tokens_per_s_per_user, d.output_tokens_per_s, d.kv_use_share * 100,
-      d.bound);
-  out += fmt::format(
-      "prefill  {:.0f} tokens per rank and forward, forward {:.2f} s, first token {:.2f} s at p99, {:.0f} "
-      "input tokens/s per unit; bound by {}\n",
-      p.budget_tokens_per_rank, p.forward_s, p.ttft_s_p99, p.input_tokens_per_s, p.bound);
-  out += fmt::format("nodes    {} at the peak, {:.2f} on average, {:.0f} node-hours a day\n", plan.peak_nodes,
-                     plan.nodes_mean, plan.node_hours);
-  out += fmt::format(
-      "cost     {:.0f} USD a day, {:.3f} USD per million output tokens, {:.4f} per million tokens\n",
-      plan.cost_usd_per_day, plan.cost_usd_per_million_output_tokens, plan.cost_usd_per_million_tokens);
-  out += fmt::format(
-      "KV disk  {:.1f} TB for {:.0f} hours, {:.2f} GB/s written and {:.2f} GB/s read at the peak ({:.2f} "
-      "GB/s per prefill node)\n",
-      plan.kv_disk_tb, in.kv_retention_hours, plan.kv_write_gb_per_s_peak, plan.kv_read_gb_per_s_peak,
-      plan.kv_read_gb_per_s_peak / std::max(1, plan.peak_prefill_units * p.nodes));
-  if (plan.peak_decode_units > 1 && !plan.colocated) {
-    out += fmt::format(
-        "N+1      {} spare nodes (one unit of each kind). Without them, losing a decode unit at the peak "
-        "leaves {}, losing a prefill unit raises its use to {:.0f} %\n",
-        plan.spare_nodes,
-        plan.speed_after_decode_loss > 0
-            ? fmt::format("{:.1f} tokens/s per user", plan.speed_after_decode_loss)
-            : "saturation",
-        plan.prefill_use_after_loss * 100);
-  } else {
-    out += fmt::format("N+1      {} spare nodes: one unit alone has no headroom\n", plan.spare_nodes);
-  }
-  out += fmt::format("binding  {}\n", plan.binding_constraint);
-  out += hours_text(in, plan);
-  out += fmt::format("\n{:<28} {:>14} {:>14} {:>14} {:>14}\n", "change of", "nodes at -10 %",
-                     "nodes at +10 %", "cost at -10 %", "cost at +10 %");
-  for (const Sensitivity& s : sensitivities) {
-    out += fmt::format("{:<28} {:>14} {:>14} {:>14} {:>14}\n", s.input, percent(s.node_hours_minus),
-                       percent(s.node_hours_plus), percent(s.cost_minus), percent(s.cost_plus));
+PlanStory tell_plan(const std::string& model_name, const PlanInput& input, const PlanResult& plan,
+                    ExpertSpreads& spreads) {
+  return {model_name, input, plan, binding_constraints(input, plan, spreads),
+          plan_sensitivities(input, plan, spreads)};
+}
+
+std::string sensitivities_csv(const PlanStory& story) {
+  std::string out = "input,change_percent,input_value";
+  for (const PlanFigure& figure : plan_figures()) out += fmt::format(",{}", figure.name);
+  out +=
+      ",node_hours_change_share_at_the_plans_sizes,cost_change_share_at_the_plans_sizes,binding_constraint,"
+      "nothing_fits_because\nthe plan,0,";
+  for (const double value : figures_of(story.plan)) out += fmt::format(",{:.6g}", value);
+  out += fmt::format(",0,0,{},\n", quoted(first_bindings(story.binding)));
+  for (const Sensitivity& s : story.sensitivities) {
+    for (const bool up : {false, true}) {
+      const MovedPlan& moved = up ? s.plus : s.minus;
+      const double factor = up ? 1 + kStepShare : 1 - kStepShare;
+      out += fmt::format("{},{:+.0f},{:.6g}", quoted(s.input), (factor - 1) * 100, s.value * factor);
+      for (size_t i = 0; i < plan_figures().size(); ++i) {
+        out += moved.figures.empty() ? "," : fmt::format(",{:.6g}", moved.figures[i]);
+      }
+      out += fmt::format(",{},{},{},{}\n", change_cell(moved.node_hours_change),
+                         change_cell(moved.cost_change), quoted(moved.binding), quoted(moved.reason));
+    }
   }
   return out;
 }
 
-Report plan_report(const PlanInput& in, const std::string& model_name, const PlanResult& plan,
-                   const std::vector<Sensitivity>& sensitivities) {
+Report plan_report(const PlanStory& story) {
   Report report;
-  report.title = fmt::format("Plan: {} on {}", model_name, in.hw.name);
+  report.title = fmt::format("Plan: {} on {}", story.model_name, story.input.hw.name);
   report.lead =
       fmt::format("Binding constraint: {}. Capacities come from the cost model; node counts are whole units.",
-                  plan.binding_constraint);
-  report.facts = {{"model", model_name},
-                  {"profile", in.hw.name},
-                  {"profile_kind", in.hw.kind},
-                  {"profile_hash", in.hw.hash}};
-  const auto add = [&](const char* name, double value) {
-    report.figures.push_back({name, value, Origin::kPrediction, {}, ""});
-  };
-  add("decode_units_peak", plan.peak_decode_units);
-  add("decode_unit_nodes", plan.decode.nodes);
-  add("decode_redundant_experts", plan.decode.redundant);
-  add("prefill_units_peak", plan.peak_prefill_units);
-  add("prefill_unit_nodes", plan.prefill.nodes);
-  add("prefill_redundant_experts", plan.prefill.redundant);
-  add("nodes_peak", plan.peak_nodes);
-  add("nodes_mean", plan.nodes_mean);
-  add("node_hours", plan.node_hours);
-  add("cost_usd", plan.cost_usd_per_day);
-  add("cost_usd_per_million_output_tokens", plan.cost_usd_per_million_output_tokens);
-  add("cost_usd_per_million_tokens", plan.cost_usd_per_million_tokens);
-  add("decode_tokens_per_s_per_user", plan.decode.tokens_per_s_per_user);
-  add("decode_requests_per_rank", plan.decode.requests_per_rank);
-  add("ttft_s_p99", plan.prefill.ttft_s_p99);
-  add("kv_disk_tb", plan.kv_disk_tb);
-  add("kv_write_gb_per_s_peak", plan.kv_write_gb_per_s_peak);
-  add("kv_read_gb_per_s_peak", plan.kv_read_gb_per_s_peak);
-  add("spare_nodes", plan.spare_nodes);
-  Chart chart{"Nodes over the day", "nodes", "from", {{"nodes", {}, true}, {"decode", {}, true}}, {}, true};
-  for (int h = 0; h <= 24; ++h) {
-    const HourPlan& hour = plan.hours[static_cast<size_t>(h % 24)];
-    chart.series[0].points.emplace_back(h, hour.nodes);
-    chart.series[1].points.emplace_back(h, hour.decode_units * plan.decode.nodes);
-    if (h % 3 == 0) chart.x_ticks.emplace_back(h, clock_of_hour(in, static_cast<size_t>(h)));
+                  first_bindings(story.binding));
+  report.facts = {{"model", story.model_name},
+                  {"profile", story.input.hw.name},
+                  {"profile_kind", story.input.hw.kind},
+                  {"profile_hash", story.input.hw.hash},
+                  {"binding_constraint", first_bindings(story.binding)}};
+  for (const PlanFigure& figure : plan_figures()) {
+    report.figures.push_back({figure.name, figure.value(story.plan), Origin::kPrediction, {}, ""});
   }
-  report.charts.push_back(std::move(chart));
-  Table hours{"Hours", "", {"from", "requests/s", "decode units", "prefill units", "nodes"}, {}};
-  std::string csv = "from,requests_per_s,decode_units,prefill_units,nodes\n";
-  for (size_t h = 0; h < plan.hours.size(); ++h) {
-    const HourPlan& hour = plan.hours[h];
-    hours.rows.push_back({clock_of_hour(in, h), fmt::format("{:.1f}", hour.requests_per_s),
-                          fmt::format("{}", hour.decode_units), fmt::format("{}", hour.prefill_units),
-                          fmt::format("{}", hour.nodes)});
-    csv += fmt::format("{},{},{},{},{}\n", clock_of_hour(in, h), hour.requests_per_s, hour.decode_units,
-                       hour.prefill_units, hour.nodes);
-  }
-  report.tables.push_back(std::move(hours));
-  report.csv_files.push_back({"hours.csv", std::move(csv)});
-  Table table{"How the plan moves",
-              "Fractions of units, at the chosen unit sizes.",
-              {"input", "nodes at -10 %", "nodes at +10 %", "cost at -10 %", "cost at +10 %"},
-              {}};
-  for (const Sensitivity& s : sensitivities) {
-    table.rows.push_back({s.input, percent(s.node_hours_minus), percent(s.node_hours_plus),
-                          percent(s.cost_minus), percent(s.cost_plus)});
-  }
-  report.tables.push_back(std::move(table));
+  add_hours(story, report);
+  add_binding(story, report);
+  add_moves(story, "How nodes and cost move", {"nodes_", "node_hours", "spare_", "cost_"}, report);
+  add_moves(story, "How decode moves", {"decode_"}, report);
+  add_moves(story, "How prefill moves", {"prefill_", "ttft_"}, report);
+  add_moves(story, "How the KV store moves", {"kv_"}, report);
+  report.csv_files.push_back({"sensitivities.csv", sensitivities_csv(story)});
   return report;
 }
 

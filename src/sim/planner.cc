@@ -1,57 +1,26 @@
-// Sizing units, counting them over the day, pricing them, and saying what binds.
+// Choosing units, counting them over the day, pricing them.
 #include "sim/planner.h"
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
-#include "balance/eplb.h"
 #include "base/check.h"
-#include "base/det_math.h"
-#include "base/rng.h"
-#include "sim/fluid.h"
+#include "sim/planner_units.h"
 
 namespace fathom::sim {
 namespace {
 
-constexpr double kDaySeconds = 86400;
+constexpr double kSecondsPerHour = 3600;
+constexpr int kHours = 24;
 constexpr double kGiga = 1e9;
-constexpr double kPopularitySigma = 0.5;
-// Since the placement was made; chosen so that the published decode unit gets the f_ep of 1.20 the simulator
-// uses.
-constexpr double kPopularityDrift = 0.08;
-constexpr int kMonteCarloLayers = 8;
-// Time to first token over the forward's time, from the simulated day at 0.8-0.9 use: p50 1.37, p99 2.3.
-constexpr double kTtftP99Forwards = 2.3;
-constexpr double kPrefillPacking = 0.97;  // mean over largest cost of the ranks in a saturated forward
+constexpr double kWhole = 1e-9;  // a load that fills units exactly takes no further one
+// What is tried: nodes of a unit, and expert slots per rank beyond the fewest that hold every expert.
 constexpr int kUnitNodes[] = {1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 32, 36};
-constexpr double kWorthMore = 0.015;  // a larger unit or another slot per rank must save so much
-constexpr int kExtraSlotsMax = 2;     // beyond the fewest slots per rank
-constexpr double kBudgetTokens[] = {512, 1024, 2048, 4096, 6144, 8192, 12288, 16384, 24576, 32768};
+constexpr int kExtraSlotsMax = 2;
 
-bool with_mtp(const PlanInput& in) { return in.mtp_acceptance > 0 && in.model.mtp_layers > 0; }
-
-DecodeUnitShape decode_shape(const PlanInput& in, const DecodeUnitPlan& unit) {
-  return {static_cast<double>(unit.ranks), static_cast<double>(unit.slots), with_mtp(in) ? 2.0 : 1.0,
-          unit.expert_imbalance, with_mtp(in)};
-}
-
-double kv_per_request(const PlanInput& in) {
-  return in.input_tokens_mean + in.output_tokens_mean * (1 + in.output_cv2) / 2;
-}
-
-FluidPoint point_at(const PlanInput& in, const DecodeUnitPlan& unit, double requests) {
-  const double tokens_per_step = with_mtp(in) ? 1 + in.mtp_acceptance : 1;
-  const DecodeLoad load{requests * in.requests_imbalance, requests,
-                        requests * kv_per_request(in) * in.kv_imbalance};
-  FluidPoint point;
-  point.requests_per_rank = requests;
-  point.step_ms = decode_step_us(in.hw, in.model, decode_shape(in, unit), load, unit.ranks > 1) / 1e3;
-  point.tokens_per_s_per_user = tokens_per_step / (point.step_ms / 1e3);
-  return point;
-}
-
-std::array<double, 24> shares(const PlanInput& in) {
-  std::array<double, 24> out = in.hourly_share;
+std::array<double, kHours> shares(const PlanInput& in) {
+  std::array<double, kHours> out = in.hourly_share;
   double sum = 0;
   for (const double s : out) sum += s;
   if (sum > 0) {
@@ -60,267 +29,232 @@ std::array<double, 24> shares(const PlanInput& in) {
   }
   // A day whose peak stands peak_over_mean above its mean: a triangle from trough to peak and back.
   const double swing = std::min(in.peak_over_mean - 1, 1.0);
-  for (int h = 0; h < 24; ++h) {
-    const double wave = 1 - std::abs(h - 12) / 6.0;  // -1 at midnight, 1 at noon
-    out[h] = (1 + swing * wave) / 24;
-  }
   double total = 0;
-  for (const double s : out) total += s;
+  for (int h = 0; h < kHours; ++h) {
+    const double wave = 1 - std::abs(h - 12) / 6.0;  // -1 at midnight, 1 at noon
+    out[h] = (1 + swing * wave) / kHours;
+    total += out[h];
+  }
   for (double& s : out) s /= total;
   return out;
 }
 
-// The busiest rank's memory beside weights, in KV tokens.
-double room_of(const PlanInput& in, int ranks, int slots) {
-  return kv_room_tokens(in.hw, in.model, static_cast<double>(slots) / ranks, with_mtp(in));
+// Requests per second of each hour.
+std::array<double, kHours> request_rates(const PlanInput& in) {
+  std::array<double, kHours> out = shares(in);
+  for (double& rate : out) rate *= in.requests_per_day / kSecondsPerHour;
+  return out;
 }
 
-std::optional<DecodeUnitPlan> size_decode(const PlanInput& in, int nodes, int slots_per_rank,
-                                          std::string& reason) {
-  DecodeUnitPlan unit;
-  unit.nodes = nodes;
-  unit.ranks = nodes * static_cast<int>(in.hw.gpus_per_node);
-  unit.slots = unit.ranks * slots_per_rank;
-  unit.redundant = unit.slots - static_cast<int>(in.model.experts);
-  if (unit.slots > kSlotsMax) {
-    reason = fmt::format("decode unit of {} nodes: {} expert slots, the expert balancer places at most {}",
-                         nodes, unit.slots, kSlotsMax);
-    return std::nullopt;
-  }
-  const double room = room_of(in, unit.ranks, unit.slots);
-  const double kv_one = kv_per_request(in) * in.kv_imbalance;
-  if (room < kv_one) {
-    reason = fmt::format(
-        "decode unit of {} nodes: weights leave room for {:.0f} KV tokens per rank, one request needs {:.0f}",
-        nodes, room, kv_one);
-    return std::nullopt;
-  }
-  const double fewest = 1.0 / unit.ranks;
-  unit.expert_imbalance = 1;
-  const FluidPoint alone = point_at(in, unit, fewest);
-  if (alone.tokens_per_s_per_user < in.slo_tokens_per_s_per_user) {
-    reason = fmt::format(
-        "tokens/s per user: a single request gets {:.1f} on a decode unit of {} nodes, the objective is "
-        "{:.1f}",
-        alone.tokens_per_s_per_user, nodes, in.slo_tokens_per_s_per_user);
-    return std::nullopt;
-  }
-  const double by_kv = room / kv_one;
-  double low = fewest, high = std::min(by_kv, 4096.0);
-  for (int round = 0; round < 2; ++round) {  // the imbalance depends on the batch, weakly
-    low = fewest;
-    high = std::min(by_kv, 4096.0);
-    if (point_at(in, unit, high).tokens_per_s_per_user >= in.slo_tokens_per_s_per_user) {
-      low = high;
-    } else {
-      for (int i = 0; i < 40; ++i) {
-        const double middle = (low + high) / 2;
-        (point_at(in, unit, middle).tokens_per_s_per_user >= in.slo_tokens_per_s_per_user ? low : high) =
-            middle;
-      }
-    }
-    const double tokens = std::max(1.0, low * (with_mtp(in) ? 2 : 1));
-    unit.expert_imbalance =
-        1 + (expert_imbalance_of(in.model, unit.ranks, unit.slots, tokens) - 1) * in.expert_imbalance_factor;
-  }
-  const FluidPoint at = point_at(in, unit, low);
-  unit.requests_per_rank = low;
-  unit.step_ms = at.step_ms;
-  unit.tokens_per_s_per_user = at.tokens_per_s_per_user;
-  unit.kv_use_share = low / by_kv;
-  unit.output_tokens_per_s = unit.ranks * low * at.tokens_per_s_per_user;
-  unit.bound = low >= by_kv * 0.999 ? "KV memory" : "speed per user";
-  return unit;
+double request_tokens(const PlanInput& in, const DecodeUnitPlan&) { return in.output_tokens_mean; }
+double request_tokens(const PlanInput& in, const PrefillUnitPlan&) { return in.input_tokens_mean; }
+double capacity(const DecodeUnitPlan& unit) { return unit.output_tokens_per_s; }
+double capacity(const PrefillUnitPlan& unit) { return unit.input_tokens_per_s; }
+
+// Units a load takes, in fractions.
+template <typename Unit>
+double units_for(const PlanInput& in, const Unit& unit, double requests_per_s) {
+  return requests_per_s * request_tokens(in, unit) / capacity(unit);
 }
 
-// Tokens one computed token attends to: long prompts weigh more, half of the new part comes after it.
-double context_per_token(const PlanInput& in) {
-  return in.input_tokens_mean * (1 + in.input_cv2) * (1 - (1 - in.hit_share) / 2);
+// Above kNodesMax at any unit size, and far from what an int holds.
+constexpr double kUnitsMax = 4e6;
+static_assert(kUnitsMax > kNodesMax && (kUnitsMax + kSpareUnitsMax) * kUnitNodesMax * 2 < 2147483647.0);
+
+int whole_units(const PlanInput& in, double units) {
+  return static_cast<int>(std::clamp(std::ceil(units - kWhole), 1.0, kUnitsMax)) + in.spare_units;
 }
 
-std::optional<PrefillUnitPlan> size_prefill(const PlanInput& in, int nodes, int slots_per_rank, double budget,
-                                            std::string& reason) {
-  PrefillUnitPlan unit;
-  unit.nodes = nodes;
-  unit.ranks = nodes * static_cast<int>(in.hw.gpus_per_node);
-  unit.slots = unit.ranks * slots_per_rank;
-  unit.redundant = unit.slots - static_cast<int>(in.model.experts);
-  if (unit.slots > kSlotsMax) {
-    reason = fmt::format("prefill unit of {} nodes: {} expert slots, the expert balancer places at most {}",
-                         nodes, unit.slots, kSlotsMax);
-    return std::nullopt;
+// What a unit comes to over the day, in the order in which less is better.
+using DayCost = std::tuple<double, int, int, double>;  // node-hours, nodes at the peak, of a unit, fluid
+
+template <typename Unit>
+DayCost day_cost(const PlanInput& in, const Unit& unit) {
+  double hours = 0, fluid = 0;
+  int peak = 0;
+  for (const double rate : request_rates(in)) {
+    const double units = units_for(in, unit, rate);
+    const int nodes = whole_units(in, units) * unit.nodes;
+    hours += nodes;
+    peak = std::max(peak, nodes);
+    fluid += units * unit.nodes;
   }
-  unit.budget_tokens_per_rank = budget;
-  const double room = room_of(in, unit.ranks, unit.slots);
-  if (room < 2 * budget + in.input_tokens_mean) {
-    reason = fmt::format("prefill unit of {} nodes: weights leave room for {:.0f} KV tokens per rank", nodes,
-                         room);
-    return std::nullopt;
-  }
-  unit.expert_imbalance =
-      1 + (expert_imbalance_of(in.model, unit.ranks, unit.slots, budget) - 1) * in.expert_imbalance_factor;
-  const double cached_per_computed = in.hit_share / (1 - in.hit_share);
-  const PrefillUnitShape shape{static_cast<double>(unit.ranks), static_cast<double>(unit.slots),
-                               unit.expert_imbalance, cached_per_computed};
-  const PrefillLoad load{budget, budget * context_per_token(in)};
-  const double layer_us = prefill_layer_us(in.hw, in.model, shape, load);
-  unit.forward_s = in.hw.prefill_phi * (in.model.layers * layer_us / 1e6 + in.hw.prefill_host_ms / 1e3);
-  unit.ttft_s_p99 = kTtftP99Forwards * unit.forward_s + in.hw.kv_handover_ms / 1e3;
-  if (unit.ttft_s_p99 > in.slo_ttft_s) {
-    reason = fmt::format(
-        "time to first token: {:.2f} s at p99 on a prefill unit of {} nodes, the objective is {:.2f} s",
-        unit.ttft_s_p99, nodes, in.slo_ttft_s);
-    return std::nullopt;
-  }
-  const double computed = unit.ranks * budget * kPrefillPacking / unit.forward_s * in.utilisation_max;
-  unit.input_tokens_per_s = computed / (1 - in.hit_share);
-  const double read =
-      unit.input_tokens_per_s * in.hit_share * in.model.kv_bytes_per_token(with_mtp(in)) / kGiga / nodes;
-  unit.bound = "compute";
-  unit.kv_read_gb_per_s_per_node = read;
-  if (read > in.hw.kv_read_gb_per_s_per_node) {
-    unit.input_tokens_per_s *= in.hw.kv_read_gb_per_s_per_node / read;
-    unit.kv_read_gb_per_s_per_node = in.hw.kv_read_gb_per_s_per_node;
-    unit.bound = "KV read bandwidth";
-  }
-  return unit;
+  return {hours, peak, unit.nodes, fluid};
 }
 
-struct Peak {
-  double output_tokens_per_s = 0, input_tokens_per_s = 0;
+constexpr double kPeakFirst = 1e12;  // far more node-hours than a day has
+
+struct Search {
+  int nodes, slots_per_rank;  // 0: search
+  bool least_peak;            // a limit on nodes wants the fewest at the peak first
 };
 
-template <typename Try>
-auto best_unit(const PlanInput& in, int fixed_nodes, double peak_rate, Try try_size) {
-  using Unit = typename decltype(try_size(1, 1))::value_type;
+// The fewest slots per rank that come within redundancy_gain_min of the best rate.
+template <typename Rate>
+int slots_per_rank(const PlanInput& in, int nodes, Rate rate_at_most) {
+  const int ranks = nodes * static_cast<int>(in.hw.gpus_per_node);
+  const int fewest = static_cast<int>(std::ceil(in.model.experts / ranks));
+  if (ranks == 1) return fewest;
+  double rates[kExtraSlotsMax + 1], best = 0;
+  for (int extra = 0; extra <= kExtraSlotsMax; ++extra) {
+    rates[extra] = rate_at_most(nodes, fewest + extra);
+    best = std::max(best, rates[extra]);
+  }
+  int extra = 0;
+  while (rates[extra] * (1 + in.redundancy_gain_min) < best) ++extra;
+  return fewest + extra;
+}
+
+// The unit whose day is cheapest.
+template <typename Unit, typename Rate, typename Try>
+std::optional<Unit> best_unit(const PlanInput& in, const Search& search, Rate rate_at_most, Try try_size) {
   std::optional<Unit> best;
-  double best_cost = 0;
-  for (const int nodes : kUnitNodes) {
-    const int n = fixed_nodes > 0 ? fixed_nodes : nodes;
-    const int ranks = n * static_cast<int>(in.hw.gpus_per_node);
-    const int fewest_slots = static_cast<int>((in.model.experts + ranks - 1) / ranks);
-    for (int extra = 0; extra <= (ranks > 1 ? kExtraSlotsMax : 0); ++extra) {
-      const std::optional<Unit> unit = try_size(n, fewest_slots + extra);
-      if (!unit) continue;
-      double rate = 0;
-      if constexpr (std::is_same_v<Unit, DecodeUnitPlan>) {
-        rate = unit->output_tokens_per_s;
-      } else {
-        rate = unit->input_tokens_per_s;
-      }
-      // Whole units at the peak and fractions over the day: neither alone picks a sensible size.
-      const double at_peak = std::ceil(peak_rate / rate - 1e-9) * n;
-      const double cost = 0.5 * at_peak + 0.5 * peak_rate / rate * n;
-      if (!best || cost < best_cost * (1 - kWorthMore)) {
-        best = unit;
+  DayCost best_cost;
+  for (const int tried : kUnitNodes) {
+    const int nodes = search.nodes > 0 ? search.nodes : tried;
+    if (best && !search.least_peak && (1 + in.spare_units) * nodes * kHours > std::get<0>(best_cost)) break;
+    const int slots =
+        search.slots_per_rank > 0 ? search.slots_per_rank : slots_per_rank(in, nodes, rate_at_most);
+    std::optional<Unit> unit = try_size(nodes, slots);
+    if (unit) {
+      DayCost cost = day_cost(in, *unit);
+      if (search.least_peak) std::get<0>(cost) += kPeakFirst * std::get<1>(cost);
+      if (!best || cost < best_cost) {
+        best = std::move(unit);
         best_cost = cost;
       }
     }
-    if (fixed_nodes > 0) break;
+    if (search.nodes > 0) break;
   }
   return best;
 }
 
 void add_hours(const PlanInput& in, PlanResult& plan) {
-  const std::array<double, 24> share = shares(in);
-  for (int h = 0; h < 24; ++h) {
+  const std::array<double, kHours> rates = request_rates(in);
+  const auto add_fluid = [](FluidNodes& fluid, double nodes) {
+    fluid.node_hours += nodes;
+    fluid.peak_nodes = std::max(fluid.peak_nodes, nodes);
+  };
+  for (int h = 0; h < kHours; ++h) {
     HourPlan& hour = plan.hours[h];
-    hour.requests_per_s = in.requests_per_day * share[h] / 3600;
-    const double decode = hour.requests_per_s * in.output_tokens_mean / plan.decode.output_tokens_per_s;
-    const double prefill = hour.requests_per_s * in.input_tokens_mean / plan.prefill.input_tokens_per_s;
+    hour.requests_per_s = rates[h];
+    const double decode = units_for(in, plan.decode, rates[h]);
+    const double prefill = units_for(in, plan.prefill, rates[h]);
+    add_fluid(plan.decode_fluid, decode * plan.decode.nodes);
+    add_fluid(plan.prefill_fluid, prefill * plan.prefill.nodes);
     if (plan.colocated) {
-      hour.decode_units = hour.prefill_units =
-          std::max(1, static_cast<int>(std::ceil(decode + prefill - 1e-9)));
+      hour.decode_units = hour.prefill_units = whole_units(in, decode + prefill);
       hour.nodes = hour.decode_units * plan.decode.nodes;
-      plan.node_hours_fluid += (decode + prefill) * plan.decode.nodes;
     } else {
-      hour.decode_units = std::max(1, static_cast<int>(std::ceil(decode - 1e-9)));
-      hour.prefill_units = std::max(1, static_cast<int>(std::ceil(prefill - 1e-9)));
+      hour.decode_units = whole_units(in, decode);
+      hour.prefill_units = whole_units(in, prefill);
       hour.nodes = hour.decode_units * plan.decode.nodes + hour.prefill_units * plan.prefill.nodes;
-      plan.node_hours_fluid += decode * plan.decode.nodes + prefill * plan.prefill.nodes;
     }
     plan.node_hours += hour.nodes;
     plan.peak_decode_units = std::max(plan.peak_decode_units, hour.decode_units);
     plan.peak_prefill_units = std::max(plan.peak_prefill_units, hour.prefill_units);
     plan.peak_nodes = std::max(plan.peak_nodes, hour.nodes);
   }
-  plan.nodes_mean = plan.node_hours / 24;
+  plan.nodes_mean = plan.node_hours / kHours;
 }
 
-void add_costs(const PlanInput& in, const Peak& peak, PlanResult& plan) {
+void add_costs(const PlanInput& in, double peak_requests_per_s, PlanResult& plan) {
   plan.cost_usd_per_day = plan.node_hours * in.hw.gpus_per_node * in.hw.price_usd_per_gpu_hour;
   const double output = in.requests_per_day * in.output_tokens_mean / 1e6;
   const double all = output + in.requests_per_day * in.input_tokens_mean / 1e6;
   plan.cost_usd_per_million_output_tokens = plan.cost_usd_per_day / output;
   plan.cost_usd_per_million_tokens = plan.cost_usd_per_day / all;
   const double kv_bytes = in.model.kv_bytes_per_token(with_mtp(in));
-  const double new_share = (1 - in.hit_share) * in.input_tokens_mean + in.output_tokens_mean;
-  plan.kv_write_gb_per_s_peak =
-      peak.output_tokens_per_s / in.output_tokens_mean * new_share * kv_bytes / kGiga;
-  plan.kv_read_gb_per_s_peak = peak.input_tokens_per_s * in.hit_share * kv_bytes / kGiga;
-  plan.kv_disk_tb = in.requests_per_day * new_share * kv_bytes * in.kv_retention_hours / 24 / 1e12;
+  const double new_tokens = (1 - in.hit_share) * in.input_tokens_mean + in.output_tokens_mean;
+  plan.kv_write_gb_per_s_peak = peak_requests_per_s * new_tokens * kv_bytes / kGiga;
+  plan.kv_read_gb_per_s_peak = peak_requests_per_s * in.input_tokens_mean * in.hit_share * kv_bytes / kGiga;
+  plan.kv_disk_tb = in.requests_per_day * new_tokens * kv_bytes * in.kv_retention_hours / kHours / 1e12;
 }
 
-void add_headroom(const PlanInput& in, const Peak& peak, PlanResult& plan) {
+void add_peak(const PlanInput& in, double peak_requests_per_s, ExpertSpreads& spreads, PlanResult& plan) {
   plan.spare_nodes = plan.colocated ? plan.decode.nodes : plan.decode.nodes + plan.prefill.nodes;
-  if (plan.peak_decode_units > 1) {
-    FluidLoad load;
-    load.output_tokens_per_s_per_rank =
-        peak.output_tokens_per_s / ((plan.peak_decode_units - 1) * plan.decode.ranks);
-    load.kv_tokens_per_request = kv_per_request(in);
-    load.acceptance = in.mtp_acceptance;
-    load.kv_imbalance = in.kv_imbalance;
-    load.requests_imbalance = in.requests_imbalance;
-    const auto point = solve_decode_fluid(in.hw, in.model, decode_shape(in, plan.decode), load);
-    plan.speed_after_decode_loss = point ? point->tokens_per_s_per_user : 0;
-  }
-  if (plan.peak_prefill_units > 1) {
-    plan.prefill_use_after_loss = peak.input_tokens_per_s /
-                                  ((plan.peak_prefill_units - 1) * plan.prefill.input_tokens_per_s) *
-                                  in.utilisation_max;
-  }
+  const double output_rate = peak_requests_per_s * in.output_tokens_mean;
+  // A server that does both has its share of time for decode.
+  const double decode = units_for(in, plan.decode, peak_requests_per_s);
+  const double prefill = units_for(in, plan.prefill, peak_requests_per_s);
+  const double decode_time = plan.colocated ? decode / (decode + prefill) : 1;
+  const auto speed_of = [&](int units) {
+    return units > 0 ? decode_speed_at(in, plan.decode, output_rate / (units * decode_time), spreads) : 0;
+  };
+  const auto use_of = [&](int units) {
+    return units > 0 ? (plan.colocated ? decode + prefill : prefill) / units * in.prefill_use_max : 0;
+  };
+  plan.tokens_per_s_per_user_peak = speed_of(plan.peak_decode_units);
+  plan.prefill_use_peak = use_of(plan.peak_prefill_units);
+  plan.speed_after_decode_loss = speed_of(plan.peak_decode_units - 1);
+  plan.prefill_use_after_loss = use_of(plan.peak_prefill_units - 1);
+}
+
+PlanOutcome try_plan(const PlanInput& in, bool least_peak, ExpertSpreads& spreads) {
+  std::string reason;
+  PlanResult plan;
+  plan.colocated = in.hw.gpus_per_node < 2;
+  const auto decode = best_unit<DecodeUnitPlan>(
+      in, {plan.colocated ? 1 : in.decode_nodes, in.decode_slots_per_rank, least_peak},
+      [&](int nodes, int slots) { return decode_rate_at_most(in, nodes, slots, spreads); },
+      [&](int nodes, int slots) { return size_decode(in, nodes, slots, spreads, reason); });
+  if (!decode) return {std::nullopt, reason};
+  const auto prefill = best_unit<PrefillUnitPlan>(
+      in, {plan.colocated ? 1 : in.prefill_nodes, in.prefill_slots_per_rank, least_peak},
+      [&](int nodes, int slots) { return prefill_rate_at_most(in, nodes, slots, spreads); },
+      [&](int nodes, int slots) { return size_prefill(in, nodes, slots, spreads, reason); });
+  if (!prefill) return {std::nullopt, reason};
+  plan.decode = *decode;
+  plan.prefill = *prefill;
+  add_hours(in, plan);
+  const std::array<double, kHours> rates = request_rates(in);
+  const double peak_requests_per_s = *std::max_element(rates.begin(), rates.end());
+  add_costs(in, peak_requests_per_s, plan);
+  add_peak(in, peak_requests_per_s, spreads, plan);
+  return {plan, ""};
 }
 
 }  // namespace
 
-double expert_imbalance_of(const ModelShape& model, int ranks, int slots, double tokens_per_rank) {
-  if (ranks <= 1) return 1;
-  const int experts = static_cast<int>(model.experts);
-  std::vector<float> placed(static_cast<size_t>(kMonteCarloLayers * experts));
-  std::vector<double> now(placed.size());
-  Rng rng(20250228);
-  const auto normal = [&] { return normal_quantile(std::clamp(rng.next_double(), 1e-12, 1 - 1e-12)); };
-  for (size_t i = 0; i < placed.size(); ++i) {
-    const double popularity = det_exp(kPopularitySigma * normal());
-    placed[i] = static_cast<float>(popularity * det_exp(kPopularityDrift * normal()));
-    now[i] = popularity;
+PlanInput at_sizes_of(const PlanInput& input, const PlanResult& plan) {
+  PlanInput out = input;
+  out.decode_nodes = plan.decode.nodes;
+  out.prefill_nodes = plan.prefill.nodes;
+  out.decode_slots_per_rank = plan.decode.slots / plan.decode.ranks;
+  out.prefill_slots_per_rank = plan.prefill.slots / plan.prefill.ranks;
+  return out;
+}
+
+void scale_day_shape(PlanInput& input, double factor) {
+  double mean = 0;
+  for (const double s : input.hourly_share) mean += s / kHours;
+  for (double& s : input.hourly_share) s = std::max(0.0, mean + (s - mean) * factor);
+  input.peak_over_mean = std::clamp(1 + (input.peak_over_mean - 1) * factor, 1.0, 2.0);
+}
+
+PlanOutcome make_plan(const PlanInput& in, ExpertSpreads& spreads) {
+  PlanOutcome outcome = try_plan(in, false, spreads);
+  if (outcome.plan && outcome.plan->peak_nodes > in.nodes_max) outcome = try_plan(in, true, spreads);
+  if (outcome.plan && outcome.plan->peak_nodes > in.nodes_max) {
+    return {std::nullopt,
+            fmt::format("nodes: {} at the peak, the limit is {}", outcome.plan->peak_nodes, in.nodes_max)};
   }
-  const auto placement = rebalance_experts({kMonteCarloLayers, experts, placed}, {slots, 1, 1, ranks});
-  CHECK_MSG(placement.ok(), placement.status().message());
-  double sum = 0;
-  for (int layer = 0; layer < kMonteCarloLayers; ++layer) {
-    std::vector<double> loads(static_cast<size_t>(ranks));
-    double popularity_sum = 0;
-    for (int e = 0; e < experts; ++e) popularity_sum += now[static_cast<size_t>(layer * experts + e)];
-    const double copies = tokens_per_rank * ranks * model.experts_per_token;
-    const auto slot_expert = placement->slots(layer);
-    for (int s = 0; s < slots; ++s) {
-      const int e = slot_expert[static_cast<size_t>(s)];
-      const double share = now[static_cast<size_t>(layer * experts + e)] / popularity_sum /
-                           placement->counts(layer)[static_cast<size_t>(e)];
-      loads[static_cast<size_t>(s / (slots / ranks))] += share * copies;
-    }
-    double busiest = 0;
-    for (double& load : loads) busiest = std::max(busiest, load + std::sqrt(load) * normal());
-    sum += busiest / (copies / ranks);
-  }
-  return std::max(1.0, sum / kMonteCarloLayers);
+  return outcome;
+}
+
+PlanOutcome make_plan(const PlanInput& in) {
+  ExpertSpreads spreads;
+  return make_plan(in, spreads);
 }
 
 Status validate_plan_input(const PlanInput& in) {
   const auto positive = [](const char* name, double value) {
     if (!(value > 0)) return invalid_argument("{}: {} must be above 0", name, value);
     return value < 1e18 ? ok_status() : invalid_argument("{}: {} is above 1e18", name, value);
+  };
+  const auto within = [](const char* name, double value, double min, double max) {
+    if (value >= min && value <= max) return ok_status();
+    return invalid_argument("{}: {} is outside {}..{}", name, value, min, max);
   };
   const auto unit_nodes = [](const char* name, int value) {
     if (value >= 0 && value <= kUnitNodesMax) return ok_status();
@@ -335,58 +269,26 @@ Status validate_plan_input(const PlanInput& in) {
   RETURN_IF_ERROR(positive("output_cv2", in.output_cv2));
   if (!(in.hit_share >= 0 && in.hit_share < 1))
     return invalid_argument("hit_share: {} is outside 0..1", in.hit_share);
-  if (!(in.mtp_acceptance >= 0 && in.mtp_acceptance <= 1)) {
-    return invalid_argument("mtp_acceptance: {} is outside 0..1", in.mtp_acceptance);
-  }
+  RETURN_IF_ERROR(within("mtp_acceptance", in.mtp_acceptance, 0, 1));
+  RETURN_IF_ERROR(within("kv_imbalance", in.kv_imbalance, 1, 100));
+  RETURN_IF_ERROR(within("requests_imbalance", in.requests_imbalance, 1, 100));
+  RETURN_IF_ERROR(within("expert_popularity_sigma", in.expert_popularity_sigma, 0, 5));
+  RETURN_IF_ERROR(within("expert_popularity_drift", in.expert_popularity_drift, 0, 5));
+  RETURN_IF_ERROR(within("expert_imbalance_scale", in.expert_imbalance_scale, 0, 100));
+  RETURN_IF_ERROR(within("prefill_use_max", in.prefill_use_max, 0.01, 1));
+  RETURN_IF_ERROR(within("prefill_packing", in.prefill_packing, 0.01, 1));
+  RETURN_IF_ERROR(within("ttft_p99_forwards", in.ttft_p99_forwards, 1, 1000));
   if (!(in.peak_over_mean >= 1 && in.peak_over_mean <= 2)) {
     return invalid_argument("peak_over_mean: {} is outside 1..2; a sharper day needs its hours",
                             in.peak_over_mean);
   }
-  if (!(in.kv_retention_hours >= 0 && in.kv_retention_hours <= 1e6)) {
-    return invalid_argument("kv_retention_hours: {} is outside 0..1e6", in.kv_retention_hours);
-  }
+  RETURN_IF_ERROR(within("kv_retention_hours", in.kv_retention_hours, 0, 1e6));
+  RETURN_IF_ERROR(within("redundancy_gain_min", in.redundancy_gain_min, 0, 1));
   RETURN_IF_ERROR(unit_nodes("decode_nodes", in.decode_nodes));
   RETURN_IF_ERROR(unit_nodes("prefill_nodes", in.prefill_nodes));
+  RETURN_IF_ERROR(within("spare_units", in.spare_units, 0, kSpareUnitsMax));
   if (in.nodes_max < 1) return invalid_argument("nodes_max: a budget below one unit");
-  return ok_status();
-}
-
-PlanOutcome make_plan(const PlanInput& in) {
-  const std::array<double, 24> share = shares(in);
-  const double peak_requests = in.requests_per_day * *std::max_element(share.begin(), share.end()) / 3600;
-  const Peak peak{peak_requests * in.output_tokens_mean, peak_requests * in.input_tokens_mean};
-  std::string decode_reason, prefill_reason;
-  const bool single_rank = in.hw.gpus_per_node < 2;
-  const auto decode =
-      best_unit(in, single_rank ? 1 : in.decode_nodes, peak.output_tokens_per_s,
-                [&](int nodes, int slots) { return size_decode(in, nodes, slots, decode_reason); });
-  if (!decode) return {std::nullopt, decode_reason};
-  const auto prefill =
-      best_unit(in, single_rank ? 1 : in.prefill_nodes, peak.input_tokens_per_s, [&](int nodes, int slots) {
-        std::optional<PrefillUnitPlan> best;
-        for (const double budget : kBudgetTokens) {
-          const auto unit = size_prefill(in, nodes, slots, budget, prefill_reason);
-          if (unit && (!best || unit->input_tokens_per_s > best->input_tokens_per_s)) best = unit;
-        }
-        return best;
-      });
-  if (!prefill) return {std::nullopt, prefill_reason};
-  PlanResult plan;
-  plan.decode = *decode;
-  plan.prefill = *prefill;
-  plan.colocated = single_rank;
-  add_hours(in, plan);
-  if (plan.peak_nodes > in.nodes_max) {
-    return {std::nullopt,
-            fmt::format("nodes: {} at the peak, the limit is {}", plan.peak_nodes, in.nodes_max)};
-  }
-  add_costs(in, peak, plan);
-  add_headroom(in, peak, plan);
-  const double decode_nodes = plan.peak_decode_units * plan.decode.nodes;
-  const double prefill_nodes = plan.peak_prefill_units * plan.prefill.nodes;
-  plan.binding_constraint = decode_nodes >= prefill_nodes ? fmt::format("decode: {}", plan.decode.bound)
-                                                          : fmt::format("prefill: {}", plan.prefill.bound);
-  return {plan, ""};
+  return within("nodes_max", in.nodes_max, 1, kNodesMax);
 }
 
 }  // namespace fathom::sim

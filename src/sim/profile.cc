@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 
+#include "base/check.h"
 #include "base/toml.h"
 
 namespace fathom::sim {
@@ -186,6 +187,14 @@ Status set_profile_constant(HardwareProfile& profile, std::string_view name, dou
   profile.*field->member = value;
   profile.hash = hash_profile(profile);
   return ok_status();
+}
+
+void scale_profile_constant(HardwareProfile& profile, std::string_view name, double factor) {
+  const Field* field = find_field(name);
+  CHECK_MSG(field != nullptr, name);
+  double& value = profile.*field->member;
+  value = std::clamp(value * factor, field->min, field->max);
+  profile.hash = hash_profile(profile);
 }
 
 Result<HardwareProfile> load_profile(const std::string& path, const ReadFile& read_file) {

@@ -60,4 +60,7 @@ std::vector<std::pair<std::string_view, double>> profile_constants(const Hardwar
 // Sets one constant by its dotted name ("residual.decode_phi") and recomputes the hash.
 Status set_profile_constant(HardwareProfile& profile, std::string_view name, double value);
 
+// Multiplies one of profile_constants(), within the range the constant may have.
+void scale_profile_constant(HardwareProfile& profile, std::string_view name, double factor);
+
 }  // namespace fathom::sim

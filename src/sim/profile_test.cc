@@ -63,6 +63,38 @@ TEST(Profile, MissingConstantNamesFileLineAndField) {
   EXPECT_NE(error.find("dir/p.toml:13: gemm.launch_us: missing constant"), std::string::npos) << error;
 }
 
+// A profile's text again, but for one constant.
+std::string text_without(const HardwareProfile& profile, std::string_view left_out) {
+  std::string text = "[hardware]\nname = \"x\"\nkind = \"scaled\"\n", section = "hardware";
+  for (const auto& [name, value] : profile_constants(profile)) {
+    const std::string_view of = name.substr(0, name.find('.'));
+    if (of != section) text += fmt::format("[{}]\n", section = of);
+    if (name != left_out) text += fmt::format("{} = {:f}\n", name.substr(of.size() + 1), value);
+  }
+  return text;
+}
+
+TEST(Profile, NoConstantHasADefaultInCode) {
+  const HardwareProfile profile = test_profile("h800");
+  EXPECT_EQ(load_error(text_without(profile, "")), "");
+  for (const auto& [name, value] : profile_constants(profile)) {
+    const std::string error = load_error(text_without(profile, name));
+    EXPECT_TRUE(error.starts_with("dir/p.toml:") &&
+                error.ends_with(fmt::format(": {}: missing constant", name)))
+        << error;
+  }
+}
+
+TEST(Profile, ScalingStaysInTheRangeOfAConstant) {
+  HardwareProfile profile = test_profile("h800");
+  const std::string before = profile.hash;
+  scale_profile_constant(profile, "gemm.k_half", 1.1);
+  EXPECT_DOUBLE_EQ(profile.gemm_k_half, 1.1 * 543);
+  EXPECT_NE(profile.hash, before);
+  scale_profile_constant(profile, "prefill.sm_share", 2);
+  EXPECT_EQ(profile.prefill_sm_share, 1);
+}
+
 TEST(Profile, WrongValuesNameTheirLine) {
   EXPECT_EQ(load_error(replaced(good_text(), "peak_tflops = 1359.0", "peak_tflops = \"fast\"")),
             "dir/p.toml:15: gemm.peak_tflops: expected a number");

@@ -1,4 +1,6 @@
 """fathom plan and fathom simulate from outside: what is deployed, exit codes, and one clear line for bad input."""
+import csv
+import io
 import json
 import pathlib
 import re
@@ -43,7 +45,7 @@ def test_one_server_is_deployed_with_flags_that_serve_takes():
     assert args[0] == "serve"
     assert {a[2:] for a in args if a.startswith("--")} <= known
     slurm = emitted(ONE_SERVER, "slurm")
-    assert set(re.findall(r"--([a-z-]+)", re.search(r'srun fathom serve([^"]*)"', slurm).group(1))) <= known
+    assert set(re.findall(r"--([a-z-]+)", re.search(r"srun fathom serve([^']*)'", slurm).group(1))) <= known
     # The flags are taken: only the model's folder is missing here.
     refused = fathom(*args)
     assert refused.returncode == 2 and "/models/deepseek-v2-lite" in refused.stderr, refused.stderr
@@ -63,6 +65,50 @@ def test_units_of_many_ranks_name_every_unit_and_say_what_is_missing():
         assert "not part of this version" in emitted(PUBLISHED, form)
 
 
+HOSTILE_FOLDERS = ["plain", "two words", 'quo"te', "apo'strophe", "$(touch pwned) `id` $HOME", "a: b #c", "back\\slash",
+                   "{x}, [y]", "-rf", "héé ✓", "12", "%s %d", "--", "yes", "~"]
+FAKE_SUBMIT = """#!/usr/bin/env bash
+for a; do [ "$last" = --wrap ] && exec sh -c "$a"; last=$a; done
+exit 9
+"""
+
+
+@pytest.mark.parametrize("folder", HOSTILE_FOLDERS)
+def test_a_models_folder_of_any_name_reaches_the_command_unchanged(folder, tmp_path):
+    """As a TOML string, as a YAML argument, and through two shells."""
+    (tmp_path / folder).mkdir()
+    config = tmp_path / folder / "config.json"
+    config.write_text((ROOT / "models/demo/config.json").read_text())
+    load = ["--model", config, *ONE_SERVER[2:]]
+    wanted = f"/models/{folder}"
+    assert tomllib.loads(emitted(load, "toml"))["serve"]["options"]["model"] == wanted
+    pods = [d for d in yaml.safe_load_all(emitted(load, "kubernetes")) if d["kind"] == "StatefulSet"]
+    args = pods[0]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert all(isinstance(a, str) for a in args) and args[args.index("--model") + 1] == wanted
+    for name in (d["metadata"]["name"] for d in pods):
+        assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)
+    script = tmp_path / "submit.sh"
+    script.write_text(emitted(load, "slurm"))
+    assert subprocess.run(["bash", "-n", script]).returncode == 0
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("sbatch", FAKE_SUBMIT), ("srun", '#!/bin/sh\nprintf "%s\\0" "$@"\n')):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    done = subprocess.run(["bash", script], cwd=tmp_path, env={"PATH": f"{tools}:/usr/bin:/bin"}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.decode().split("\0")
+    assert words[:2] == ["fathom", "serve"] and words[words.index("--model") + 1] == wanted
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_services_listen_where_the_server_does():
+    default = re.search(r"--port UINT=(\d+)", fathom("serve", "--help").stdout).group(1)
+    for d in yaml.safe_load_all(emitted(PUBLISHED, "kubernetes")):
+        if d["kind"] == "Service":
+            assert [str(p["port"]) for p in d["spec"]["ports"]] == [default]
+
+
 @pytest.mark.parametrize("load", [ONE_SERVER, PUBLISHED])
 def test_slurm_scripts_are_bash(load, tmp_path):
     script = tmp_path / "submit.sh"
@@ -74,6 +120,32 @@ def test_slurm_scripts_are_bash(load, tmp_path):
 def test_hours_carry_the_clock_of_the_load():
     rows = re.findall(r"^(\d\d:\d\d) +\d", fathom("plan", *PUBLISHED).stdout, re.M)
     assert rows[0] == "12:00" and rows[-1] == "11:00" and len(rows) == 24
+
+
+def test_every_figure_at_a_tenth_less_and_more_of_every_input(tmp_path):
+    """What each input does is in the table, and in the report's files."""
+    done = fathom("plan", *PUBLISHED, "--sensitivities", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "sensitivities.csv").read_text() == done.stdout
+    profile_line, table = done.stdout.split("\n", 1)
+    assert profile_line.startswith("# profile H800 ")
+    rows = list(csv.DictReader(io.StringIO(table)))
+    plan, moved = rows[0], {(r["input"], r["change_percent"]): r for r in rows[1:]}
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    for name, value in summary.items():
+        if isinstance(value, (int, float)):
+            assert float(plan[name]) == pytest.approx(value, rel=1e-5), name
+    inputs = {name for name, _ in moved}
+    assert len(moved) == 2 * len(inputs)
+    profile = tomllib.loads((ROOT / "profiles/h800.toml").read_text())
+    constants = {f"{s}.{k}" for s, t in profile.items() for k, v in t.items() if not isinstance(v, str)}
+    assert constants - {"hardware.gpus_per_node"} <= inputs
+    flags = fathom("plan", "--help").stdout
+    assert len(inputs - constants) >= 20 and "--ttft-forwards" in flags
+    assert float(moved["requests_per_day", "+10"]["nodes_peak"]) > float(plan["nodes_peak"])
+    assert float(moved["kv_retention_hours", "-10"]["kv_disk_tb"]) == pytest.approx(0.9 * float(plan["kv_disk_tb"]), rel=1e-4)
+    page = (tmp_path / "report.html").read_text()
+    assert "What stops fewer nodes" in page and all(f"<td>{name}</td>" in page for name in inputs)
 
 
 def test_no_plan_is_exit_3_with_the_reason():
@@ -106,6 +178,76 @@ def test_a_profile_is_fitted_to_a_servers_own_metrics(tmp_path):
     assert re.search(r"measured decode: [\d.e-]+ requests per rank, \d+ tokens of context, [\d.]+ ms", done.stdout)
     assert re.search(r"measured prefill: ", done.stdout)
     assert re.search(r"fitted   decode_phi [\d.]+ \(1 rows", done.stdout), done.stdout + done.stderr
+
+
+METRICS = """# HELP fathom_generated_tokens_total tokens sampled
+# TYPE fathom_generated_tokens_total counter
+fathom_generated_tokens_total{model="m"} 5100
+fathom_time_to_first_token_seconds_count{model="m"} 100
+fathom_prompt_hit_tokens_total{model="m"} 10000
+fathom_prompt_miss_tokens_total{model="m"} 40000
+fathom_decode_steps_total{model="m"} 500
+fathom_decode_step_seconds_total{model="m"} 10
+fathom_prefill_steps_total{model="m"} 100
+fathom_prefill_step_seconds_total{model="m"} 20
+fathom_prefill_tokens_total{model="m"} 40000
+"""
+FAMILIES = re.findall(r"^(fathom_\w+)", METRICS, re.M)
+FIT = ["plan", *ONE_SERVER, "--profile-from"]
+
+
+def fit(tmp_path, text):
+    file = tmp_path / "metrics.txt"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    done = fathom(*FIT, file)
+    assert len(done.stderr.splitlines()) == (done.returncode != 0), done.stderr
+    assert done.returncode in (0, 2, 3), done.stderr
+    return done, done.stderr.replace(str(file), "FILE")
+
+
+def test_metrics_that_are_whole_are_fitted(tmp_path):
+    done, _ = fit(tmp_path, METRICS)
+    assert done.returncode == 0 and "fitted   decode_phi" in done.stdout
+    # A label may hold what looks like the end of the labels, other metrics may hold anything.
+    odd = METRICS.replace('model="m"', 'model="a} 5 \\" b{"') + 'go_info{v="} x"} NaN\nfathom_queue_depth -1\n'
+    assert fit(tmp_path, odd)[0].stdout == done.stdout
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_metric_that_is_missing_or_no_count_is_named(family, tmp_path):
+    line = 1 + METRICS[:METRICS.index(f"\n{family}")].count("\n") + 1
+    done, said = fit(tmp_path, re.sub(rf"^{family}.*\n", "", METRICS, flags=re.M))
+    assert done.returncode == 2 and said == f"error: FILE: {family}: missing\n"
+    for value in ("NaN", "-1", "+Inf", "-Inf", "1e300"):
+        done, said = fit(tmp_path, re.sub(rf"^({family}.*) .*", rf"\1 {value}", METRICS, flags=re.M))
+        assert done.returncode == 2 and re.fullmatch(rf"error: FILE:{line}: {family}: \S+ is outside 0\.\.1e\+18\n", said), said
+    for value in ("", "x", "0x10", "1,5", "5 5 x", "1e999"):
+        done, said = fit(tmp_path, re.sub(rf"^({family}.*) .*", rf"\1 {value}", METRICS, flags=re.M))
+        assert done.returncode == 2 and said == f"error: FILE:{line}: {family}: no value\n", said
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_count_of_zero_is_a_plan_or_one_line(family, tmp_path):
+    done, said = fit(tmp_path, re.sub(rf"^({family}.*) .*", r"\1 0", METRICS, flags=re.M))
+    assert done.returncode in (0, 2), said
+    assert "nan" not in done.stdout and "inf" not in done.stdout.replace("info", "")
+
+
+def test_metrics_torn_anywhere_are_one_line(tmp_path):
+    for end in range(0, len(METRICS), 7):
+        done, said = fit(tmp_path, METRICS[:end])
+        assert done.returncode == 2, (end, done.stdout)
+        assert said.startswith("error: FILE:"), said
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"\0" * 100, b"\xff\xfe\n", b"{}\n", b"fathom_\n", b"decode,1e9,1,1\n",
+                                  b"decode,nan,1,1\n", b"decode,1,1,-1\n", b"decode,1,1,1,\x1b[31m\nprefill,1\x1b,1,1\n",
+                                  b"decode," * 100000])
+def test_what_is_no_measurement_is_one_line(text, tmp_path):
+    done, said = fit(tmp_path, text)
+    assert done.returncode == 2 and said.startswith("error: FILE:"), said
+    assert said.isprintable() or said[:-1].isprintable(), said
+    assert len(said) < 200
 
 
 TRACE_LINE = '{"timestamp": 5, "input_length": 600, "output_length": 3, "hash_ids": [1, 2]}\n'
@@ -148,6 +290,13 @@ BAD = {
     "fault after the trace": ("", ["simulate", "synthetic", "--seconds", "5", "--fault", "unit-loss@01:00"],
                               r"--fault: \"unit-loss@01:00\": the last request arrives after \d s"),
     "price": ("", ["plan", "--price", "nan"], r"--price: -?nan is outside 0\.\.1000000"),
+    "no spread": ("", ["plan", "--kv-imbalance", "0.5"], r"kv_imbalance: 0\.5 is outside 1\.\.100"),
+    "forwards": ("", ["plan", "--ttft-forwards", "nan"], r"ttft_p99_forwards: -?nan is outside 1\.\.1000"),
+    "spares": ("", ["plan", "--spare-units", "101"], r"spare_units: 101 is outside 0\.\.100"),
+    "a name no file can carry": ("", ["plan", "--emit", "toml", "--model", "a\nb/config.json"],
+                                 r"--emit: the model's folder has a name that is no printable UTF-8"),
+    "a name of no script": ("", ["plan", "--emit", "toml", "--model", "a\udcff/config.json"],
+                            r"--emit: the model's folder has a name that is no printable UTF-8"),
     "emit": ("", ["plan", "--emit", ""], r"--emit: \"\" is none of toml, kubernetes, slurm"),
     "counters of no prompt": ("# HELP x\nfathom_time_to_first_token_seconds_count 1\nfathom_prompt_hit_tokens_total 0\n"
                               "fathom_prompt_miss_tokens_total 0\nfathom_generated_tokens_total 1\n",
@@ -174,6 +323,7 @@ def test_bad_input_is_one_line_and_exit_2(what, tmp_path):
 
 @pytest.mark.parametrize("args", [
     ["simulate", "published-day", "--seed", "-1"], ["simulate", "published-day", "--seed", "18446744073709551616"],
+    ["plan", "--sensitivities", "--emit", "toml"], ["plan", "--sensitivities", "--replay", "x"],
     ["plan", "--emit", "toml", "--replay", "x"], ["plan", "--emit", "toml", "--out", "x"],
     ["plan", "--trace", "x", "--requests-per-day", "5"], ["plan", "--peak", "2", "--day-load", "x"],
     ["plan", "--replay-rate", "2"], ["simulate", "published-day", "--scale", "autoscale", "--budget", "22.9"],
