@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "base/check.h"
 #include "sim/plan_report.h"
 #include "sim/test_plan.h"
 
@@ -51,7 +52,7 @@ struct Moved {
 
 Moved move(const PlanInput& in, ExpertSpreads& spreads) {
   const PlanOutcome outcome = make_plan(in, spreads);
-  EXPECT_TRUE(outcome.plan.has_value()) << outcome.reason;
+  CHECK_MSG(outcome.plan.has_value(), outcome.reason);
   return {in, *outcome.plan, plan_sensitivities(in, *outcome.plan, spreads)};
 }
 
@@ -146,7 +147,7 @@ TEST(Moves, EveryInputReachesTheModel) {
   starved.hw.combine_gb_per_s /= 4;
   PlanInput full = published_layout();  // of KV, late with first tokens, and short of the prefill network
   full.slo_tokens_per_s_per_user = 5;
-  full.slo_ttft_s = 3;
+  full.slo_ttft_s = 7;
   full.output_tokens_mean = 10000;
   full.hw.prefill_dispatch_gb_per_s = full.hw.prefill_combine_gb_per_s = 10;
   PlanInput wired = published_layout();  // a network faster than what it hides behind, slow small kernels

@@ -10,9 +10,11 @@
 namespace fathom::sim {
 namespace {
 
-// How far the simulator may fall short of what the plan promises. The plan knows means over ranks and time;
-// the simulator has arrivals that bunch and lengths that vary.
-constexpr double kSpeedTolerance = 0.05, kTtftTolerance = 0.20;
+// How far the simulator may fall short of the objectives: the plan knows means over ranks and time, the
+// simulator has arrivals that bunch and lengths that vary. Of three seeds the middle one counts: at this use
+// a burst now and then makes a small fleet queue for a minute.
+constexpr double kSpeedTolerance = 0.02, kTtftTolerance = 0.05;
+constexpr int kSeeds = 3;
 
 // Short requests on small units: steady state comes soon.
 PlanInput small_units() {
