@@ -62,7 +62,7 @@ void add_binding(const PlanStory& story, Report& report) {
 }
 
 std::string cell_number(double value) {
-  return value == std::floor(value) && std::abs(value) < 1e5 ? fmt::format("{:.0f}", value)
+  return value == std::floor(value) && std::abs(value) < 1e3 ? fmt::format("{:.0f}", value)
                                                              : pretty_number(value);
 }
 
@@ -90,19 +90,32 @@ void add_moves(const PlanStory& story, const char* title, const std::vector<std:
     columns.push_back(i);
     table.columns.emplace_back(name);
   }
-  table.columns.emplace_back("binding constraint");
   std::vector<std::string> plan_row = {"the plan"};
   for (const size_t i : columns) plan_row.push_back(cell_number(base[i]));
-  plan_row.push_back(first_bindings(story.binding));
   table.rows.push_back(std::move(plan_row));
   for (const Sensitivity& s : story.sensitivities) {
     std::vector<std::string> row = {s.input};
     for (const size_t i : columns) row.push_back(moved_cell(s, i, base[i]));
-    const bool stays = s.minus.binding == first_bindings(story.binding) && s.plus.binding == s.minus.binding;
-    row.push_back(stays ? "=" : s.minus.binding + " / " + s.plus.binding);
     table.rows.push_back(std::move(row));
   }
   report.tables.push_back(std::move(table));
+}
+
+// What binds where an input a tenth away has something else bind.
+void add_other_binding(const PlanStory& story, Report& report) {
+  Table table{"Where something else binds",
+              "Inputs that, a tenth lower or higher, change what saves most of each service.",
+              {"input", "a tenth lower", "a tenth higher"},
+              {}};
+  const std::string binding = first_bindings(story.binding);
+  for (const Sensitivity& s : story.sensitivities) {
+    if (s.minus.binding == binding && s.plus.binding == binding) continue;
+    const auto cell = [](const MovedPlan& moved) {
+      return moved.figures.empty() ? moved.reason : moved.binding;
+    };
+    table.rows.push_back({s.input, cell(s.minus), cell(s.plus)});
+  }
+  if (!table.rows.empty()) report.tables.push_back(std::move(table));
 }
 
 std::string change_cell(const std::optional<double>& change) {
@@ -129,7 +142,7 @@ std::string sensitivities_csv(const PlanStory& story) {
     for (const bool up : {false, true}) {
       const MovedPlan& moved = up ? s.plus : s.minus;
       const double factor = up ? 1 + kStepShare : 1 - kStepShare;
-      out += fmt::format("{},{:+.0f},{:.6g}", quoted(s.input), (factor - 1) * 100, s.value * factor);
+      out += fmt::format("{},{:+.0f},{:.6g}", quoted(s.input), (factor - 1) * 100, moved.value);
       for (size_t i = 0; i < plan_figures().size(); ++i) {
         out += moved.figures.empty() ? "," : fmt::format(",{:.6g}", moved.figures[i]);
       }
@@ -160,6 +173,7 @@ Report plan_report(const PlanStory& story) {
   add_moves(story, "How decode moves", {"decode_"}, report);
   add_moves(story, "How prefill moves", {"prefill_", "ttft_"}, report);
   add_moves(story, "How the KV store moves", {"kv_"}, report);
+  add_other_binding(story, report);
   report.csv_files.push_back({"sensitivities.csv", sensitivities_csv(story)});
   return report;
 }

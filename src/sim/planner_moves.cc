@@ -244,6 +244,13 @@ MovedPlan moved_plan(const PlanInput& moved, const PlanInput& input, const PlanR
   return out;
 }
 
+double constant_of(const HardwareProfile& hw, std::string_view wanted) {
+  for (const auto& [name, value] : profile_constants(hw)) {
+    if (name == wanted) return value;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::span<const PlanFigure> plan_figures() { return kFigures; }
@@ -305,6 +312,7 @@ std::vector<Sensitivity> plan_sensitivities(const PlanInput& input, const PlanRe
       PlanInput moved = input;
       knob.vary(moved, up ? 1 + kStepShare : 1 - kStepShare);
       (up ? s.plus : s.minus) = moved_plan(moved, input, plan, spreads);
+      (up ? s.plus : s.minus).value = knob.value(moved);
     }
     out.push_back(std::move(s));
   }
@@ -315,6 +323,7 @@ std::vector<Sensitivity> plan_sensitivities(const PlanInput& input, const PlanRe
       PlanInput moved = input;
       scale_profile_constant(moved.hw, name, up ? 1 + kStepShare : 1 - kStepShare);
       (up ? s.plus : s.minus) = moved_plan(moved, input, plan, spreads);
+      (up ? s.plus : s.minus).value = constant_of(moved.hw, name);
     }
     out.push_back(std::move(s));
   }

@@ -39,6 +39,7 @@ std::string first_bindings(const std::vector<BindingConstraint>& binding);
 
 // One input a tenth lower or higher, planned anew.
 struct MovedPlan {
+  double value = 0;             // of the input, which may stop at the end of its range
   std::vector<double> figures;  // as plan_figures(); empty: nothing fits
   std::string binding;          // first_bindings()
   std::string reason;           // why nothing fits

@@ -11,9 +11,9 @@ namespace fathom::sim {
 namespace {
 
 constexpr double kGiga = 1e9;
-constexpr double kRequestsPerRankMax = 4096;
-constexpr double kBlockTokens = 64;     // budgets are whole KV blocks
-constexpr double kBudgetGrid = 1.1892;  // a quarter octave between the budgets that are tried first
+constexpr double kRequestsPerRankMax = 65536;  // as `fathom serve --max-running`
+constexpr double kBlockTokens = 64;            // budgets are whole KV blocks
+constexpr double kBudgetGrid = 1.1892;         // a quarter octave between the budgets that are tried first
 constexpr double kNormalP99 = 2.3263478740408408;
 
 // The largest x in [low, high] for which good(x), where good(low) and good is never true beyond a false.
@@ -188,10 +188,12 @@ std::optional<DecodeUnitPlan> size_decode(const PlanInput& in, int nodes, int sl
         at_batch(in, unit, fewest, spreads).tokens_per_s_per_user, nodes, in.slo_tokens_per_s_per_user);
     return std::nullopt;
   }
-  const double by_kv = std::min(room / one, kRequestsPerRankMax);
-  unit = at_batch(in, unit, largest(fewest, by_kv, fast_enough), spreads);
+  const double most = std::min(room / one, kRequestsPerRankMax);
+  unit = at_batch(in, unit, largest(fewest, most, fast_enough), spreads);
   unit.kv_use_share = unit.requests_per_rank * one / room;
-  unit.bound = unit.requests_per_rank < by_kv ? "speed per user" : "KV memory";
+  unit.bound = unit.requests_per_rank < most ? "speed per user"
+               : most < kRequestsPerRankMax  ? "KV memory"
+                                             : "requests a rank may run";
   return unit;
 }
 

@@ -10,7 +10,7 @@ import tomllib
 import pytest
 import yaml
 
-from conftest import BINARY, ROOT, Server
+from conftest import BINARY, ROOT, SLOWER, Server
 
 PUBLISHED = ["--day-load", "data/day_load.csv", "--decode-nodes", "18", "--prefill-nodes", "4",
              "--tokens-per-s", "19.5"]
@@ -20,7 +20,8 @@ ONE_SERVER = ["--model", "deepseek-v2-lite", "--profile", "profiles/cpu-2core.to
 
 
 def fathom(*args):
-    return subprocess.run([str(BINARY), *map(str, args)], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run([str(BINARY), *map(str, args)], cwd=ROOT, capture_output=True, text=True,
+                          timeout=120 * SLOWER)
 
 
 def serve_flags():
