@@ -47,13 +47,47 @@ TEST(LoadLedger, a_restarted_unit_forgets_what_was_in_flight) {
 // A worker behind a network that delays, drops, repeats and reorders both dispatches and reports. Whatever it
 // does, the ledger never counts a request twice for good, and once everything has settled it equals the
 // worker's truth.
-void run_bad_network(uint64_t seed) {
-  Rng rng(seed);
-  constexpr int kRanks = 4;
-  LoadLedger ledger;
-  ledger.add_unit(kRanks);
-  std::vector<RankLoad> truth(kRanks);
-  AckTracker acks;
+class BadNetwork {
+ public:
+  explicit BadNetwork(uint64_t seed) : rng_(seed), truth_(kRanks) { ledger_.add_unit(kRanks); }
+
+  void step() {
+    switch (rng_.next_below(5)) {
+      case 0:
+      case 1:
+        return dispatch();
+      case 2:
+        return deliver_some();
+      case 3:
+        return report();
+      default:
+        return apply_some();
+    }
+  }
+
+  void expect_sums() const {
+    RankLoad sum;
+    for (const RankLoad& load : ledger_.loads(0)) {
+      ASSERT_GE(load.requests, 0);
+      ASSERT_GE(load.tokens, 0);
+      sum += load;
+    }
+    ASSERT_EQ(sum, ledger_.total(0));
+  }
+
+  // lost_reports_heal: one fresh report is enough; reports_are_states: old ones change nothing.
+  void settle() {
+    for (const Sent& sent : on_the_way_) deliver(sent);
+    report();
+    apply(reports_.back());
+    expect_truth("lost_reports_heal");
+    EXPECT_EQ(ledger_.num_in_flight(0), 0);
+    for (const Report& old : reports_) apply(old);
+    expect_truth("reports_are_states");
+  }
+
+ private:
+  static constexpr int kRanks = 4;
   struct Sent {
     uint64_t dispatch;
     int rank;
@@ -63,76 +97,67 @@ void run_bad_network(uint64_t seed) {
     uint64_t sequence, acked, beyond;
     std::vector<RankLoad> loads;
   };
-  std::vector<Sent> on_the_way;
-  std::vector<Report> reports;
-  uint64_t sequence = 0;
-  const auto deliver = [&](size_t i) {
-    const Sent sent = on_the_way[i];
-    if (acks.accept(sent.dispatch)) truth[sent.rank] += sent.load;
-  };
-  const auto report_now = [&] { reports.push_back({++sequence, acks.acked(), acks.acked_beyond(), truth}); };
-  const auto apply = [&](const Report& r) {
-    ledger.apply({.unit = 0,
-                  .epoch = 1,
-                  .sequence = r.sequence,
-                  .acked = r.acked,
-                  .acked_beyond = r.beyond,
-                  .loads = r.loads});
-  };
-  for (int i = 0; i < 400; ++i) {
-    switch (rng.next_below(5)) {
-      case 0:
-      case 1: {
-        const int rank = static_cast<int>(rng.next_below(kRanks));
-        const RankLoad load{1, static_cast<int64_t>(1 + rng.next_below(5000)), 7};
-        const uint64_t dispatch = ledger.charge({0, rank}, load);
-        if (rng.next_below(10) == 0) {
-          ledger.cancel(0, dispatch);  // the send failed, and the caller knows
-          acks.accept(dispatch);       // the worker's transport reports the hole as closed
-        } else {
-          on_the_way.push_back({dispatch, rank, load});
-        }
-        break;
-      }
-      case 2:
-        if (!on_the_way.empty()) {
-          // Out of order within a window, and sometimes twice.
-          const size_t at = rng.next_below(std::min<size_t>(on_the_way.size(), 8));
-          deliver(at);
-          if (rng.next_below(4) != 0) on_the_way.erase(on_the_way.begin() + static_cast<ptrdiff_t>(at));
-        }
-        break;
-      case 3:
-        report_now();
-        break;
-      default:
-        if (!reports.empty()) {
-          const size_t at = rng.next_below(reports.size());  // any old one; half of them stay and come again
-          apply(reports[at]);
-          if (rng.next_below(2) == 0) reports.erase(reports.begin() + static_cast<ptrdiff_t>(at));
-        }
+
+  void dispatch() {
+    const int rank = static_cast<int>(rng_.next_below(kRanks));
+    const RankLoad load{1, static_cast<int64_t>(1 + rng_.next_below(5000)), 7};
+    const uint64_t dispatch = ledger_.charge({0, rank}, load);
+    if (rng_.next_below(10) == 0) {
+      ledger_.cancel(0, dispatch);  // the send failed, and the caller knows
+      acks_.accept(dispatch);       // the worker's transport reports the hole as closed
+    } else {
+      on_the_way_.push_back({dispatch, rank, load});
     }
-    RankLoad sum;
-    for (const RankLoad& load : ledger.loads(0)) {
-      ASSERT_GE(load.requests, 0);
-      ASSERT_GE(load.tokens, 0);
-      sum += load;
-    }
-    ASSERT_EQ(sum, ledger.total(0));
   }
-  for (size_t i = 0; i < on_the_way.size(); ++i) deliver(i);
-  report_now();
-  apply(reports.back());  // lost_reports_heal: one fresh report is enough
-  for (int r = 0; r < kRanks; ++r)
-    EXPECT_EQ(ledger.loads(0)[r], truth[r]) << "seed " << seed << " rank " << r;
-  EXPECT_EQ(ledger.num_in_flight(0), 0);
-  for (const Report& old : reports) apply(old);
-  for (int r = 0; r < kRanks; ++r)
-    EXPECT_EQ(ledger.loads(0)[r], truth[r]) << "reports_are_states, seed " << seed;
-}
+  // Out of order within a window, and sometimes twice.
+  void deliver_some() {
+    if (on_the_way_.empty()) return;
+    const size_t at = rng_.next_below(std::min<size_t>(on_the_way_.size(), 8));
+    deliver(on_the_way_[at]);
+    if (rng_.next_below(4) != 0) on_the_way_.erase(on_the_way_.begin() + static_cast<ptrdiff_t>(at));
+  }
+  void deliver(const Sent& sent) {
+    if (acks_.accept(sent.dispatch)) truth_[sent.rank] += sent.load;
+  }
+  void report() { reports_.push_back({++sequence_, acks_.acked(), acks_.acked_beyond(), truth_}); }
+  // Any old one; half of them stay and come again.
+  void apply_some() {
+    if (reports_.empty()) return;
+    const size_t at = rng_.next_below(reports_.size());
+    apply(reports_[at]);
+    if (rng_.next_below(2) == 0) reports_.erase(reports_.begin() + static_cast<ptrdiff_t>(at));
+  }
+  void apply(const Report& r) {
+    ledger_.apply({.unit = 0,
+                   .epoch = 1,
+                   .sequence = r.sequence,
+                   .acked = r.acked,
+                   .acked_beyond = r.beyond,
+                   .loads = r.loads});
+  }
+  void expect_truth(const char* rule) const {
+    for (int r = 0; r < kRanks; ++r) EXPECT_EQ(ledger_.loads(0)[r], truth_[r]) << rule << ", rank " << r;
+  }
+
+  Rng rng_;
+  LoadLedger ledger_;
+  std::vector<RankLoad> truth_;  // what the worker has
+  AckTracker acks_;
+  std::vector<Sent> on_the_way_;
+  std::vector<Report> reports_;
+  uint64_t sequence_ = 0;
+};
 
 TEST(LoadLedger, settles_on_the_truth_behind_a_bad_network) {
-  for (uint64_t seed = 0; seed < 200; ++seed) run_bad_network(seed);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    BadNetwork network(seed);
+    for (int i = 0; i < 400; ++i) {
+      network.step();
+      network.expect_sums();
+    }
+    network.settle();
+  }
 }
 
 TEST(AckTracker, tells_repeats_and_gives_up_old_gaps) {

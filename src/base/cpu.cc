@@ -17,7 +17,8 @@ Result<Isa> parse_isa(std::string_view name) {
   for (int i = 0; i < kNumIsas; ++i) {
     if (kNames[i] == name) return static_cast<Isa>(i);
   }
-  return invalid_argument("unknown instruction set '{}' (known: ref, avx2, avx512, avx512_vnni, avx512_bf16)", name);
+  return invalid_argument("unknown instruction set '{}' (known: ref, avx2, avx512, avx512_vnni, avx512_bf16)",
+                          name);
 }
 
 Isa detect_isa() {
@@ -30,16 +31,21 @@ Isa detect_isa() {
     return Isa::kAvx2;
   }
   if (!__builtin_cpu_supports("avx512vnni")) return Isa::kAvx512;
-  if (!(__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi"))) return Isa::kAvx512Vnni;
+  if (!(__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi")))
+    return Isa::kAvx512Vnni;
   return Isa::kAvx512Bf16;
 }
 
-Result<Isa> choose_isa(std::string_view override_name) {
-  const Isa best = detect_isa();
+Result<Isa> choose_isa(std::string_view override_name) { return choose_isa(override_name, detect_isa()); }
+
+Result<Isa> choose_isa(std::string_view override_name, Isa best) {
   if (override_name.empty()) return best;
-  ASSIGN_OR_RETURN(const Isa wanted, parse_isa(override_name));
+  const Result<Isa> parsed = parse_isa(override_name);
+  if (!parsed.ok()) return parsed.status().with_context("FATHOM_ISA");
+  const Isa wanted = *parsed;
   if (wanted > best) {
-    return invalid_argument("FATHOM_ISA={} asks for more than this processor has ({})", override_name, isa_name(best));
+    return invalid_argument("FATHOM_ISA={} asks for more than this processor has ({})", override_name,
+                            isa_name(best));
   }
   return wanted;
 }

@@ -26,6 +26,7 @@ Isa detect_isa();
 // detect_isa(), lowered by FATHOM_ISA when `override_name` is not empty. An unknown name or one above what the
 // machine has is an error naming both.
 Result<Isa> choose_isa(std::string_view override_name);
+Result<Isa> choose_isa(std::string_view override_name, Isa best);  // on a machine whose best level is `best`
 // The level the process uses: choose_isa(getenv("FATHOM_ISA")), evaluated once; a bad value ends the process
 // at start with one line and exit code 2.
 Isa active_isa();

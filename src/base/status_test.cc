@@ -1,3 +1,4 @@
+// Status and Result: a value or the reason, handed on unchanged or with its context before it.
 #include "base/status.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Every tile of a job runs exactly once on some thread of the team, and its writes are visible afterwards.
 #include "base/thread_team.h"
 
 #include <gtest/gtest.h>

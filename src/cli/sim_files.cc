@@ -1,3 +1,4 @@
+// Reads and writes the files of `fathom simulate` and `fathom plan`, and draws their progress line.
 #include "cli/sim_files.h"
 
 #include <unistd.h>

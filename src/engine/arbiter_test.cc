@@ -1,3 +1,4 @@
+// Which engine steps next and how long a prefill step may be: learned costs, and the gap they must keep to.
 #include "engine/arbiter.h"
 
 #include <gtest/gtest.h>

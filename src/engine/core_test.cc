@@ -1,3 +1,5 @@
+// The engine's core on a scripted model and a clock set by hand: answers, limits, hand-overs, failures, and
+// no block lost under random loads.
 #include "engine/core.h"
 
 #include <gtest/gtest.h>

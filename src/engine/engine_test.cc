@@ -1,3 +1,4 @@
+// The engine's thread and mailbox: limits, cancels, deadlines and draining while steps are under way.
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -145,24 +146,47 @@ TEST(Engine, drain_finishes_what_fits_and_ends_the_rest_at_its_deadline) {
   expect_all_blocks_back(engine->stats());
 }
 
-TEST(Engine, a_deadline_is_kept_although_nothing_else_happens) {
-  SystemClock clock;
+// Time passes only when the test says so, and only while a decode step holds the engine's thread: one request
+// runs, the other waits for its place.
+TEST(Engine, a_deadline_that_passes_during_a_step_ends_who_runs_and_who_waits) {
+  ManualClock clock;
+  std::atomic<bool> hold{false};
+  std::atomic<bool> in_step{false};
+  ScriptedOptions decode;
+  decode.on_step = [&](std::span<const RankBatch>) {
+    in_step.store(hold.load());
+    while (hold.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return ok_status();
+  };
   EngineOptions options = small_options();
-  options.sweep_seconds = 0.01;
   options.handover_lease_seconds = 100;
   options.decode_max_per_rank = 1;
-  const auto engine = make_engine(options, clock);
+  const auto engine = make_engine(options, clock, 64, {}, decode);
+  hold.store(true);
   GenerationRequest request = make_request(1, 100, 900);
   const auto running = std::make_shared<RecordingListener>();
   const auto waiting = std::make_shared<RecordingListener>();
-  const RequestId first = engine->submit(request, running).value();
-  request.deadline = clock.now() + std::chrono::milliseconds(30);
+  request.deadline = clock.now() + std::chrono::seconds(20);
+  ASSERT_TRUE(engine->submit(request, running).ok());
+  while (!in_step.load()) std::this_thread::yield();
+  request.deadline = clock.now() + std::chrono::seconds(10);
   ASSERT_TRUE(engine->submit(request, waiting).ok());
+  clock.advance(std::chrono::seconds(11));
+  hold.store(false);
   waiting->wait();
-  EXPECT_TRUE(waiting->info.reason == FinishReason::kDeadline ||
-              waiting->info.reason == FinishReason::kLength);
-  engine->cancel(first);
+  EXPECT_EQ(waiting->info.reason, FinishReason::kDeadline);
+  EXPECT_EQ(waiting->info.status.code(), StatusCode::kDeadlineExceeded);
+  in_step.store(false);
+  hold.store(true);
+  while (!in_step.load()) std::this_thread::yield();
+  EXPECT_FALSE(running->finished) << "its own deadline is later";
+  clock.advance(std::chrono::seconds(11));
+  hold.store(false);
   running->wait();
+  EXPECT_EQ(running->info.reason, FinishReason::kDeadline);
+  EXPECT_GT(running->tokens.size(), 0u) << "what it had is kept";
+  EXPECT_LT(running->tokens.size(), 900u);
+  expect_all_blocks_back(engine->stats());
 }
 
 // Many threads submit and cancel; every request ends once, answers are right, nothing leaks, and the engine

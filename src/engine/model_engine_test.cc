@@ -16,12 +16,35 @@ namespace {
 using Answers = std::vector<std::vector<int32_t>>;
 
 constexpr int kPrompts = 20;
+constexpr int kFillers = 12;  // run beside them, so that a batch has 32 rows; their answers are not compared
+constexpr int kWholeBatch = kPrompts + kFillers;
+constexpr int32_t kAnyLength = 1000;
 // Steps of many ranks are slow on few cores; the short sanitizer run takes fewer still.
 #ifdef FATHOM_SANITIZED
-constexpr int32_t kTokensAtEp = 2;
+constexpr bool kFewTokens = true;
 #else
-constexpr int32_t kTokensAtEp = 8;
+constexpr bool kFewTokens = false;
 #endif
+
+// Tells how many sequences the fullest step had.
+class CountingExecutor final : public Executor {
+ public:
+  CountingExecutor(std::unique_ptr<Executor> inner, size_t& sequences_max)
+      : inner_(std::move(inner)), sequences_max_(sequences_max) {}
+  int num_ranks() const override { return inner_->num_ranks(); }
+  Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) override {
+    size_t sequences = 0;
+    for (const RankBatch& rank : ranks) sequences += rank.chunks.size();
+    sequences_max_ = std::max(sequences_max_, sequences);
+    return inner_->step(ranks, logits);
+  }
+  void request_stop() override { inner_->request_stop(); }
+  ExchangeStats last_exchange() const override { return inner_->last_exchange(); }
+
+ private:
+  const std::unique_ptr<Executor> inner_;
+  size_t& sequences_max_;
+};
 
 std::vector<GenerationRequest> make_requests(int32_t vocab) {
   std::vector<GenerationRequest> requests;
@@ -49,36 +72,78 @@ EngineOptions base_options(const Model& model) {
   return options;
 }
 
-Answers run(Engine& engine, bool one_by_one, int32_t vocab, int32_t tokens_max = 1000) {
+std::vector<GenerationRequest> make_fillers(int32_t vocab) {
+  std::vector<GenerationRequest> fillers;
+  Rng rng(12);
+  for (int i = 0; i < kFillers; ++i) {
+    GenerationRequest filler{.max_new_tokens = 250, .ignore_eos = true};  // until the prompts have ended
+    for (int n = 0; n < 20 + i; ++n)
+      filler.prompt.push_back(static_cast<int32_t>(rng.next_below(static_cast<uint64_t>(vocab))));
+    filler.sampling.seed = 200 + static_cast<uint64_t>(i);
+    fillers.push_back(std::move(filler));
+  }
+  return fillers;
+}
+
+Answers run(Engine& engine, bool one_by_one, int32_t vocab, int32_t tokens_max = kAnyLength) {
   std::vector<std::shared_ptr<RecordingListener>> listeners;
-  for (GenerationRequest& request : make_requests(vocab)) {
+  const auto submit = [&](GenerationRequest request) {
     listeners.push_back(std::make_shared<RecordingListener>());
-    request.max_new_tokens = std::min(request.max_new_tokens, tokens_max);
-    EXPECT_TRUE(engine.submit(std::move(request), listeners.back()).ok());
+    const Result<RequestId> id = engine.submit(std::move(request), listeners.back());
+    CHECK_MSG(id.ok(), id.status().to_string());
     if (one_by_one) listeners.back()->wait();
+    return *id;
+  };
+  for (GenerationRequest& request : make_requests(vocab)) {
+    request.max_new_tokens = std::min(request.max_new_tokens, tokens_max);
+    submit(std::move(request));
+  }
+  std::vector<RequestId> fillers;
+  if (!one_by_one) {
+    for (GenerationRequest& filler : make_fillers(vocab)) fillers.push_back(submit(std::move(filler)));
   }
   Answers answers;
-  for (const auto& listener : listeners) {
-    listener->wait();
-    EXPECT_EQ(listener->info.reason, FinishReason::kLength) << listener->info.status.to_string();
-    answers.push_back(listener->tokens);
+  for (size_t i = 0; i < kPrompts; ++i) {
+    listeners[i]->wait();
+    EXPECT_EQ(listeners[i]->info.reason, FinishReason::kLength) << listeners[i]->info.status.to_string();
+    answers.push_back(listeners[i]->tokens);
   }
+  for (const RequestId id : fillers) engine.cancel(id);
+  for (const auto& listener : listeners) listener->wait();
   return answers;
 }
 
-Answers answers_of(const Model& model, const EngineOptions& options, bool one_by_one = false,
-                   int32_t tokens_max = 1000) {
+struct Computed {
+  Answers answers;
+  size_t batch_max = 0;  // rows of the fullest decode step
+};
+
+Computed compute(const Model& model, const EngineOptions& options, bool one_by_one = false,
+                 int32_t tokens_max = kAnyLength) {
   SystemClock clock;
-  auto engine = Engine::create(options, model, clock);
-  EXPECT_TRUE(engine.ok()) << engine.status().to_string();
-  return run(**engine, one_by_one, static_cast<int32_t>(model.config().vocab_size), tokens_max);
+  Computed computed;
+  EngineParts parts = make_model_parts(options, model, clock).value();
+  parts.decode = std::make_unique<CountingExecutor>(std::move(parts.decode), computed.batch_max);
+  const auto engine = Engine::create(options, std::move(parts), clock).value();
+  computed.answers = run(*engine, one_by_one, static_cast<int32_t>(model.config().vocab_size), tokens_max);
+  return computed;
+}
+
+Answers answers_of(const Model& model, const EngineOptions& options) {
+  return compute(model, options).answers;
 }
 
 TEST(ModelEngine, deterministic_tokens_do_not_depend_on_how_they_are_computed) {
   const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kFp8, 5);
   EngineOptions options = base_options(*model);
   options.deterministic = true;
-  const Answers want = answers_of(*model, options, true);
+  const Computed alone = compute(*model, options, true);
+  EXPECT_EQ(alone.batch_max, 1u);
+  const Answers& want = alone.answers;
+
+  const Computed together = compute(*model, options);
+  EXPECT_EQ(together.batch_max, kWholeBatch);
+  EXPECT_EQ(together.answers, want) << "batch 32";
 
   EngineOptions small_chunks = options;
   small_chunks.prefill_chunk_tokens = 64;
@@ -105,6 +170,7 @@ TEST(ModelEngine, deterministic_tokens_do_not_depend_on_how_they_are_computed) {
 }
 
 // DeepSeek's own degrees among them: 256 experts and 32 redundant slots, 9 slots a rank at EP32, 2 at EP144.
+// Tokens are counted where steps are slow: 144 ranks on a few cores.
 TEST(ModelEngine, deterministic_tokens_at_ep_1_4_32_and_144) {
   ModelConfig config = testing::tiny_config();
   config.n_routed_experts = 256;
@@ -114,16 +180,24 @@ TEST(ModelEngine, deterministic_tokens_at_ep_1_4_32_and_144) {
   const auto model = testing::random_model(config, WeightFormat::kFp8, 8);
   EngineOptions options = base_options(*model);
   options.deterministic = true;
-  const Answers want = answers_of(*model, options, true, kTokensAtEp);
+  const Answers whole = compute(*model, options, true).answers;
   options.redundant_experts = 32;
-  for (const auto& [prefill_ep, decode_ep] : {std::pair{1, 4}, {4, 32}, {32, 144}}) {
+  struct Case {
+    int prefill_ep, decode_ep, tokens;
+  };
+  for (const Case& c : {Case{1, 4, 80}, {4, 32, 16}, {32, 144, 16}, {144, 4, 32}}) {
+    Answers want = whole;
+    const int tokens = kFewTokens ? 2 : c.tokens;
+    for (auto& answer : want) answer.resize(std::min<size_t>(answer.size(), tokens));
     for (const int32_t chunk : {64, 512}) {
-      options.prefill_ep = prefill_ep;
-      options.decode_ep = decode_ep;
+      options.prefill_ep = c.prefill_ep;
+      options.decode_ep = c.decode_ep;
       options.prefill_chunk_tokens = chunk;
       options.threads = chunk == 64 ? 2 : 1;
-      EXPECT_EQ(answers_of(*model, options, false, kTokensAtEp), want)
-          << "EP " << prefill_ep << " and " << decode_ep << ", chunk " << chunk;
+      const Computed got = compute(*model, options, false, tokens);
+      EXPECT_EQ(got.answers, want) << "EP " << c.prefill_ep << " and " << c.decode_ep << ", chunk " << chunk;
+      RecordProperty(fmt::format("batch_ep{}_{}_chunk{}", c.prefill_ep, c.decode_ep, chunk),
+                     static_cast<int>(got.batch_max));
     }
   }
 }
@@ -131,7 +205,7 @@ TEST(ModelEngine, deterministic_tokens_at_ep_1_4_32_and_144) {
 TEST(ModelEngine, fast_default_tokens_do_not_depend_on_batch_and_chunk) {
   const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kBf16, 6);
   EngineOptions options = base_options(*model);
-  const Answers want = answers_of(*model, options, true);
+  const Answers want = compute(*model, options, true).answers;
   EXPECT_EQ(answers_of(*model, options), want) << "batch";
   options.prefill_chunk_tokens = 64;
   EXPECT_EQ(answers_of(*model, options), want) << "chunk 64";

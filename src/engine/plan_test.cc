@@ -1,3 +1,4 @@
+// The batch planner's rules by name on random snapshots, and that every request ends when memory is short.
 #include "engine/plan.h"
 
 #include <gtest/gtest.h>

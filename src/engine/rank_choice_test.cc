@@ -1,3 +1,4 @@
+// Which rank takes the next sequence: the shortest prefill queue, level decode ranks within their slots.
 #include "engine/rank_choice.h"
 
 #include <gtest/gtest.h>

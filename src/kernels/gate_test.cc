@@ -1,3 +1,4 @@
+// The gate's choice on one golden case and at its corners: ties, negative scores, NaN.
 #include "kernels/gate.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Quantised weights and activations: worst errors by format, shared scales, and the published FP8 example.
 #include "kernels/quantize.h"
 
 #include <gtest/gtest.h>

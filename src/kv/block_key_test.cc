@@ -1,3 +1,4 @@
+// Keys of KV blocks against another SHA-256, and that each part of what they stand for changes them.
 #include "kv/block_key.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The prefix cache: sharing, eviction, tenants; random use beside a tracked copy of every block's content.
 #include "kv/cache.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Where KV rows lie: the published shape's bytes, and that rows of odd sizes never overlap.
 #include "kv/storage.h"
 
 #include <gtest/gtest.h>

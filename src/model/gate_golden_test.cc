@@ -107,5 +107,54 @@ TEST(GateGolden, PublishedExampleInDoubles) {
   }
 }
 
+// The settings that tests/fixtures/unit/yarn.txt names.
+ModelConfig rotary_config(const std::string& name) {
+  const bool uneven = name == "uneven";
+  ModelConfig c;
+  c.qk_rope_head_dim = uneven ? 8 : 64;
+  c.qk_nope_head_dim = uneven ? 20 : 128;
+  c.rope_theta = name == "kimi-k2" || name == "moonlight" ? 50000 : 10000;
+  if (name == "moonlight") return c;
+  c.yarn = YarnScaling{.factor = 40,
+                       .original_max_position_embeddings = 4096,
+                       .beta_fast = 32,
+                       .beta_slow = 1,
+                       .mscale = 1,
+                       .mscale_all_dim = 1};
+  if (name == "v2-lite") c.yarn->mscale = c.yarn->mscale_all_dim = 0.707;
+  if (name == "kimi-k2") {
+    c.yarn->factor = 32;
+    c.yarn->beta_fast = 1;
+  }
+  if (uneven) {
+    c.yarn->factor = 8;
+    c.yarn->original_max_position_embeddings = 32;
+    c.yarn->mscale = 0.707;
+  }
+  return c;
+}
+
+// The file holds nine digits of F32 values.
+TEST(RotaryGolden, FrequenciesAndScalesAreTheOracles) {
+  std::ifstream file(std::string(FATHOM_SOURCE_DIR) + "/tests/fixtures/unit/yarn.txt");
+  ASSERT_TRUE(file.is_open());
+  std::map<std::string, int> checked;
+  std::string setting, name;
+  size_t index = 0;
+  for (double want = 0; file >> setting >> name >> index >> want;) {
+    const ModelConfig c = rotary_config(setting);
+    const std::vector<double> freqs = rope_inv_freq(c);
+    ASSERT_TRUE(name != "inv_freq" || index < freqs.size()) << setting;
+    const double got = name == "inv_freq"        ? freqs[index]
+                       : name == "softmax_scale" ? attention_softmax_scale(c)
+                                                 : rope_attention_factor(c);
+    EXPECT_NEAR(got, want, 3e-7 * want) << setting << " " << name << " " << index;
+    ++checked[setting];
+  }
+  const std::map<std::string, int> all = {
+      {"v3", 34}, {"v2-lite", 34}, {"kimi-k2", 34}, {"moonlight", 34}, {"uneven", 6}};
+  EXPECT_EQ(checked, all);
+}
+
 }  // namespace
 }  // namespace fathom

@@ -1,3 +1,5 @@
+// The sampler against a slow reference that sorts everything, by the chi-square of its draws, and on bad
+// rows.
 #include "model/sampler.h"
 
 #include <gtest/gtest.h>

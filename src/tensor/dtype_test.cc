@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace fathom {
@@ -69,6 +73,37 @@ TEST(Fp8E4m3, saturates) {
   }
   EXPECT_EQ(f32_to_fp8_e4m3(-0.0f).bits, 0x80);
   EXPECT_EQ(f32_to_fp8_e4m3(std::numeric_limits<float>::denorm_min()).bits, 0);
+}
+
+// Lines of one golden file of tests/fixtures/unit: two words each.
+std::vector<std::pair<std::string, std::string>> golden_lines(const std::string& name) {
+  std::ifstream file(std::string(FATHOM_SOURCE_DIR) + "/tests/fixtures/unit/" + name);
+  EXPECT_TRUE(file.is_open()) << name;
+  std::vector<std::pair<std::string, std::string>> lines;
+  for (std::string first, second; file >> first >> second;) lines.emplace_back(first, second);
+  return lines;
+}
+
+uint32_t from_hex(const std::string& text) { return static_cast<uint32_t>(std::stoul(text, nullptr, 16)); }
+
+TEST(Fp8E4m3, decodes_every_code_as_the_oracle_does) {
+  const auto lines = golden_lines("fp8_decode.txt");
+  ASSERT_EQ(lines.size(), 256u);
+  for (const auto& [code, bits] : lines) {
+    const float value = fp8_e4m3_to_f32(Fp8E4m3{static_cast<uint8_t>(from_hex(code))});
+    if (bits == "nan") {
+      EXPECT_TRUE(std::isnan(value)) << code;
+    } else {
+      EXPECT_EQ(std::bit_cast<uint32_t>(value), from_hex(bits)) << code;
+    }
+  }
+}
+
+TEST(Fp8E4m3, encodes_as_the_oracle_does) {
+  const auto lines = golden_lines("fp8_encode.txt");
+  ASSERT_EQ(lines.size(), 512u);
+  for (const auto& [bits, code] : lines)
+    EXPECT_EQ(f32_to_fp8_e4m3(std::bit_cast<float>(from_hex(bits))).bits, from_hex(code)) << bits;
 }
 
 TEST(F16, all_codes_have_the_textbook_value_and_come_back) {

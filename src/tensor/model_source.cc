@@ -72,7 +72,11 @@ class FolderSource final : public ModelSource {
     // Non-blocking, so that a FIFO put there cannot hang the start.
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
-      const auto code = errno == ENOENT ? StatusCode::kNotFound : StatusCode::kFailedPrecondition;
+      // Anything but a machine that ran short is a wrong folder: not permitted, a broken link.
+      const bool short_of = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO;
+      const auto code = errno == ENOENT ? StatusCode::kNotFound
+                        : short_of      ? StatusCode::kFailedPrecondition
+                                        : StatusCode::kInvalidArgument;
       return make_status(code, "{}: {}", path, std::strerror(errno));
     }
     auto file = map(fd, path);

@@ -85,9 +85,12 @@ class IndexReader final : public nlohmann::json_sax<Json> {
 Result<std::map<std::string, std::string>> read_index(const ModelSource& source) {
   ASSIGN_OR_RETURN(const std::string text, source.read_text(kIndexFile, kSafetensorsIndexBytesMax));
   IndexReader reader;
-  if (!Json::sax_parse(text, &reader)) return invalid_argument("{}: {}", kIndexFile, reader.error);
-  if (!reader.has_weight_map) return invalid_argument("{}: no weight_map", kIndexFile);
-  if (reader.weight_map.empty()) return invalid_argument("{}: weight_map is empty", kIndexFile);
+  if (!Json::sax_parse(text, &reader)) {
+    return invalid_argument("{}/{}: {}", source.label(), kIndexFile, reader.error);
+  }
+  if (!reader.has_weight_map) return invalid_argument("{}/{}: no weight_map", source.label(), kIndexFile);
+  if (reader.weight_map.empty())
+    return invalid_argument("{}/{}: weight_map is empty", source.label(), kIndexFile);
   return std::move(reader.weight_map);
 }
 
@@ -112,8 +115,10 @@ std::string TensorInfo::shape_text() const { return fmt::format("[{}]", fmt::joi
 
 Status SafeTensors::add_file(const ModelSource& source, const std::string& name) {
   ASSIGN_OR_RETURN(std::shared_ptr<const ModelFile> file, source.open(name));
-  ASSIGN_OR_RETURN(std::vector<TensorInfo> tensors, parse_safetensors(name, file->bytes()));
+  ASSIGN_OR_RETURN(std::vector<TensorInfo> tensors,
+                   parse_safetensors(source.label() + "/" + name, file->bytes()));
   for (TensorInfo& tensor : tensors) {
+    tensor.file = name;
     tensor.source = file.get();
     tensors_.push_back(std::move(tensor));
   }
@@ -156,14 +161,14 @@ Result<SafeTensors> SafeTensors::open(const ModelSource& source) {
   const auto twice = std::adjacent_find(all.tensors_.begin(), all.tensors_.end(),
                                         [](const auto& a, const auto& b) { return a.name == b.name; });
   if (twice != all.tensors_.end()) {
-    return invalid_argument("{}: {}: the tensor is in {} too", twice->file, quoted_name(twice->name),
-                            (twice + 1)->file);
+    return invalid_argument("{}/{}: {}: the tensor is in {} too", source.label(), twice->file,
+                            quoted_name(twice->name), (twice + 1)->file);
   }
   for (const auto& [name, file] : weight_map) {
     const TensorInfo* tensor = all.find(name);
     if (tensor == nullptr || tensor->file != file) {
-      return invalid_argument("{}: {}: {} says the tensor is here, but it is not", file, quoted_name(name),
-                              kIndexFile);
+      return invalid_argument("{}/{}: {}: {} says the tensor is here, but it is not", source.label(), file,
+                              quoted_name(name), kIndexFile);
     }
   }
   return all;

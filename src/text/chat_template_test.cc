@@ -1,3 +1,4 @@
+// Chat templates as Hugging Face renders and encodes them, and that no message can write a special token.
 #include "text/chat_template.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +81,7 @@ TEST(ChatTemplate, renders_and_encodes_as_hugging_face_does) {
 }
 
 TEST(ChatTemplate, renders_deepseek_v3s_published_template_as_hugging_face_does) {
-  SKIP_WITHOUT_DEEPSEEK_FILES();
+  NEED_DEEPSEEK_FILES();
   const TextAssets assets = read_text_assets(deepseek_folder()).value();
   const Tokenizer tokenizer = Tokenizer::load(assets).value();
   const auto chat_template = ChatTemplate::load(assets, tokenizer);

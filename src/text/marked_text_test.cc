@@ -1,3 +1,4 @@
+// Text that looks like a special token is broken up, and the mark of trusted text occurs nowhere else.
 #include "text/marked_text.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// From tokens to events: the same message however the tokens are cut, whatever bytes they spell.
 #include "text/output_pipeline.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Reasoning apart from content: the tags' rules, and that any cut of the text gives the same parts.
 #include "text/reasoning_parser.h"
 
 #include <gtest/gtest.h>

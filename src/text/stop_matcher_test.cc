@@ -1,3 +1,4 @@
+// Stop strings over any cut of the text: the first complete one wins and no prefix of it leaks.
 #include "text/stop_matcher.h"
 
 #include <gtest/gtest.h>

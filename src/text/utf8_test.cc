@@ -1,3 +1,4 @@
+// UTF-8 with replacement as Python does it, and a decoder that holds back incomplete characters only.
 #include "text/utf8.h"
 
 #include <gtest/gtest.h>

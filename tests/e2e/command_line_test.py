@@ -1,16 +1,18 @@
 """The command line from outside: exit codes, one clear line, signals, and `fathom chat` on a pipe."""
 import os
+import pathlib
 import signal
 import socket
 import subprocess
 import time
 
 import pytest
-from conftest import BINARY, SLOWER, START_TIMEOUT_S, Server
+from conftest import BINARY, ELSEWHERE, SLOWER, START_TIMEOUT_S, Server
 
 
-def fathom(*args, stdin="", timeout=START_TIMEOUT_S):
-    return subprocess.run([str(BINARY), *map(str, args)], input=stdin, capture_output=True, text=True, timeout=timeout)
+def fathom(*args, stdin="", timeout=START_TIMEOUT_S, env=None):
+    return subprocess.run([str(BINARY), *map(str, args)], input=stdin, capture_output=True, text=True, timeout=timeout,
+                          cwd=ELSEWHERE.name, env={**os.environ, **(env or {})})
 
 
 @pytest.mark.parametrize("args,word", [
@@ -40,6 +42,42 @@ def test_a_wrong_config_file_is_named_with_the_place(tmp_path, text, want):
     assert result.returncode == 2 and want in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
 
 
+def listed_model(server):
+    model, = server.get("/v1/models").json["data"]
+    return model["id"], model["max_model_len"]
+
+
+def test_a_config_file_sets_what_the_flags_would_and_a_flag_wins(tmp_path):
+    config = tmp_path / "fathom.toml"
+    config.write_text("[serve]\nserved-model-name = \"from the file\"\nmax-context = 1024\nmax-running = 3\n"
+                      "deterministic = true\nkv-memory = \"64M\"\n")
+    for flags, want in (([], ("from the file", 1024)), (["--served-model-name", "from a flag"], ("from a flag", 1024)),
+                        (["--max-context=2048"], ("from the file", 2048))):
+        server = Server("--config", config, *flags)
+        try:
+            assert listed_model(server) == want
+            summary = "".join(server.log)
+            assert "running 3," in summary and "; deterministic" in summary and "KV 0.062 GiB" in summary, summary
+        finally:
+            assert server.stop() == 0
+
+
+@pytest.mark.parametrize("isa", ["neon", "AVX2", "avx512_"])
+def test_an_unknown_instruction_set_is_refused(isa):
+    result = fathom("serve", "--port", "0", env={"FATHOM_ISA": isa})
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1, result
+    assert "FATHOM_ISA" in result.stderr and f"'{isa}'" in result.stderr and "known: ref, avx2, " in result.stderr
+
+
+def test_an_instruction_set_that_this_machine_lacks_is_refused():
+    flags = pathlib.Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n", 1)[0].split()
+    if {"avx512_bf16", "avx512vbmi", "avx512_vnni"} <= set(flags):
+        pytest.skip("this machine has them all")
+    result = fathom("serve", "--port", "0", env={"FATHOM_ISA": "avx512_bf16"})
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1, result
+    assert "FATHOM_ISA=avx512_bf16 asks for more than this processor has" in result.stderr
+
+
 def test_a_taken_port_is_known_before_the_model_is_read():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -51,7 +89,7 @@ def test_a_signal_during_the_start_ends_the_process(tmp_path):
     # A FIFO in place of the key file, which is read first, holds the start up for ever.
     os.mkfifo(tmp_path / "keys")
     process = subprocess.Popen([str(BINARY), "serve", "--port", "0", "--api-key-file", str(tmp_path / "keys")],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=ELSEWHERE.name)
     time.sleep(0.5)
     assert process.poll() is None, process.stderr.read()
     process.send_signal(signal.SIGTERM)

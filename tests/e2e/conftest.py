@@ -6,16 +6,19 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = pathlib.Path(os.environ.get("FATHOM_BINARY", ROOT / "build/release/fathom"))
+BINARY = pathlib.Path(os.environ.get("FATHOM_BINARY", ROOT / "build/release/fathom")).resolve()
 # How much slower than a release build the binary may be: time limits grow with it. `make test-san` sets it.
 SLOWER = float(os.environ.get("FATHOM_TIME_FACTOR", "1"))
 START_TIMEOUT_S = float(os.environ.get("FATHOM_START_TIMEOUT_S", "60")) * SLOWER
+# Where servers run: the binary carries what it needs, so any folder will do, an empty one that is not the tree's included.
+ELSEWHERE = tempfile.TemporaryDirectory(prefix="fathom-e2e-")
 
 
 class Server:
@@ -24,7 +27,8 @@ class Server:
     def __init__(self, *args, env=None):
         self.process = subprocess.Popen(
             [str(BINARY), "serve", "--port", "0", *map(str, args)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})})
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ELSEWHERE.name,
+            env={**os.environ, **(env or {})})
         self.log = []
         deadline = time.monotonic() + START_TIMEOUT_S
         self.port = None

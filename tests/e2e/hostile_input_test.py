@@ -2,6 +2,7 @@
 import http.client
 import json
 import random
+import re
 import select
 import socket
 import time
@@ -63,15 +64,29 @@ def test_context_length_has_the_numbers(server):
     assert full.status == 200
 
 
-@pytest.mark.parametrize("body", [
-    b"", b"{", b"nonsense", b"[]", b"null", b'{"messages": [}', b'{"a":1}x', b"\xff\xfe{}", b'{"messages": "\xc3("}',
-    b'{"temperature": 1e999}', b'{"a": \x00}', b'{"prompt": "' + b"\\ud800" + b'"}', b"{" * 100, b"\x00" * 64,
-])
-def test_malformed_json_is_a_400_with_a_position(server, body):
+# The byte, counted from 1, at which a reader knows that the body is wrong.
+MALFORMED = [
+    (b"", 1), (b"{", 2), (b"nonsense", 2), (b'{"messages": [}', 15), (b'{"a":1}x', 8), (b"\xff\xfe{}", 1),
+    (b'{"messages": "\xc3("}', 16), (b'{"temperature": 1e999}', 17), (b'{"a": "1e999", "b": -1e999}', 21), (b'{"a": \x00}', 7),
+    (b'{"prompt": "\\ud800"}', 19), (b"{" * 100, 65), (b"[" * 100, 65), (b"\x00" * 64, 1), (b'{"a": 01}', 8),
+    (b'{"prompt": "a\nb"}', 14), (b'{"a": "\xed\xa0\x80"}', 9),
+]
+
+
+@pytest.mark.parametrize("body,position", MALFORMED, ids=lambda v: repr(v[:24]) if isinstance(v, bytes) else "")
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize", "/detokenize"])
+def test_malformed_json_is_a_400_with_a_position(server, path, body, position):
+    answer = server.post(path, body)
+    error = answer.json["error"]
+    assert answer.status == 400 and error["code"] == "invalid_json", answer.text
+    assert re.search(rf"\bbyte {position}\b", error["message"]), error["message"]
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b"7", b'"x"'])
+def test_a_body_that_is_no_object_is_a_400_that_says_so(server, body):
     for path in (CHAT, "/v1/completions", "/tokenize", "/detokenize"):
         answer = server.post(path, body)
-        assert answer.status == 400, (path, body, answer.text)
-        assert answer.json["error"]["message"]
+        assert answer.status == 400 and "must be a JSON object" in answer.json["error"]["message"], answer.text
 
 
 def test_deep_nesting_is_refused_fast_and_flat(server):

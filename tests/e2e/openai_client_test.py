@@ -7,6 +7,7 @@ import openai
 import pytest
 
 QUESTION = [{"role": "user", "content": "What is 347 + 586?"}]
+SMALL_TALK = [{"role": "user", "content": "Tell me about yourself."}]
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +103,13 @@ def test_one_token(client, model):
 
 
 def test_several_choices_and_seeds(client, model):
-    ask = lambda: client.chat.completions.create(model=model, messages=QUESTION, n=3, temperature=1.5, seed=11,
-                                                 max_tokens=24, extra_body={"return_token_ids": True})
-    first, second = ask(), ask()
+    ask = lambda seed: client.chat.completions.create(model=model, messages=SMALL_TALK, n=3, temperature=2, seed=seed,
+                                                      max_tokens=24, extra_body={"return_token_ids": True})
+    first, second, other = ask(11), ask(11), ask(12)
     ids = [c.token_ids for c in first.choices]
     assert [c.index for c in first.choices] == [0, 1, 2]
     assert ids == [c.token_ids for c in second.choices], "a seed repeats"
+    assert len({tuple(c.token_ids) for c in (*first.choices, *other.choices)}) == 6, "each choice draws for itself"
     assert first.usage.completion_tokens == sum(map(len, ids))
 
 

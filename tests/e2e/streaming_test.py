@@ -78,13 +78,15 @@ def test_characters_cut_anywhere_come_out_as_if_decoded_at_once(server, alphabet
 
 def test_a_stop_string_of_several_tokens_does_not_leak(server):
     bias = {ID_OF_BYTE[b]: 100 for b in b"ab"}
-    for seed in range(8):
-        body = {"prompt": "x", "max_tokens": 24, "temperature": 2, "seed": seed, "presence_penalty": 2, "logit_bias": bias}
+    stopped = 0
+    for seed in range(16):
+        body = {"prompt": "x", "max_tokens": 6 + seed, "temperature": 2, "seed": seed, "presence_penalty": 2, "logit_bias": bias}
         free, *_ = completion(server, body)
         text, _, finish, _ = completion(server, {**body, "stop": ["abba", "bbb"]})
         cut = min((at for stop in ("abba", "bbb") if (at := free.find(stop)) >= 0), default=None)
-        assert (text, finish) == ((free, "length") if cut is None else (text, "stop"))
-        assert free.startswith(text) and "abba" not in text and "bbb" not in text
+        assert (text, finish) == ((free, "length") if cut is None else (free[:cut], "stop"))
+        stopped += cut is not None
+    assert 0 < stopped < 16, "the seeds tried one half only"
 
 
 def chat(server, messages, **fields):
@@ -190,4 +192,4 @@ def test_32_clients_see_even_gaps(server):
         with concurrent.futures.ThreadPoolExecutor(32) as pool:
             gaps = sorted(gap for some in pool.map(client, range(32)) for gap in some)
         rounds.append((gaps[len(gaps) * 99 // 100] / statistics.median(gaps), gaps[-1]))
-    assert min(ratio for ratio, _ in rounds) <= 3 and min(worst for _, worst in rounds) < 1, rounds
+    assert any(ratio <= 3 and worst < 1 for ratio, worst in rounds), rounds

@@ -8,6 +8,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
 FOLDERS = "base text tensor kernels transport kv ep balance model engine cluster sim serve cli".split()
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
 SOURCES = sorted(p for p in SRC.rglob("*") if p.suffix in (".cc", ".h"))
 
 # The few back-end files outside base/, serve/ and cli/ that may touch a clock, a socket, a file or a thread.
@@ -105,13 +107,43 @@ def test_every_header_is_included_somewhere():
 
 
 def test_files_fit_the_house_limit():
-    long = [f"src/{rel(p)}: {n} lines" for p in SOURCES if (n := len(p.read_text().splitlines())) > 640]
+    long = [f"src/{rel(p)}: {n} lines" for p in SOURCES if (n := len(p.read_text().splitlines())) > FILE_LINES_MAX]
     assert not long, "\n".join(long)
 
 
+def bodies(path):
+    """(first line, last line) of every function, and of every block in one, whose text begins in column 0 or 2. Goes by the
+    formatter's layout: a closing brace stands below the first word of what it closes."""
+    lines = path.read_text().splitlines()
+    for indent in ("", "  "):
+        start = None
+        for number, line in enumerate(lines, 1):
+            if not line.startswith(indent) or line[len(indent):len(indent) + 1] in ("", " ", "/"):
+                continue
+            if line.startswith(indent + "}"):
+                if start:
+                    yield start, number
+                start = None
+            elif "(" in line and not line.endswith((";", "}")) and not re.match(r"\s*(class|struct|namespace|enum)\b", line):
+                start = number
+            elif line.endswith((";", "}")):
+                start = None
+
+
+def test_functions_fit_on_a_screen():
+    long = [f"src/{rel(p)}:{first}: {last - first + 1} lines" for p in SOURCES for first, last in bodies(p)
+            if last - first + 1 > FUNCTION_LINES_MAX]
+    assert not long, "\n".join(long)
+
+
+def test_functions_are_found():
+    """The check above sees what it is meant to see."""
+    found = [last - first + 1 for p in SOURCES for first, last in bodies(p)]
+    assert len(found) > 2000 and max(found) > 50, (len(found), max(found))
+
+
 def test_every_file_says_what_it_is_for():
-    silent = [rel(p) for p in SOURCES
-              if p.suffix == ".h" and not p.read_text().lstrip().startswith("//")]
+    silent = [rel(p) for p in SOURCES if not p.read_text().lstrip().startswith("//")]
     assert not silent, silent
 
 

@@ -6,9 +6,10 @@
 namespace fathom::serve {
 namespace {
 
-// Byte offset of the bracket that opens level kJsonDepthMax + 1, or npos. Knows strings, nothing else.
-size_t find_too_deep(std::string_view body) {
-  int depth = 0;
+// The first byte outside strings, counted from 1 as the parser counts, for which found(offset) holds; or 0.
+// Knows strings, nothing else.
+template <typename Found>
+size_t find_outside_strings(std::string_view body, Found found) {
   bool in_string = false;
   for (size_t i = 0; i < body.size(); ++i) {
     const char c = body[i];
@@ -20,13 +21,29 @@ size_t find_too_deep(std::string_view body) {
       }
     } else if (c == '"') {
       in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kJsonDepthMax) return i;
-    } else if (c == ']' || c == '}') {
-      --depth;
+    } else if (found(i)) {
+      return i + 1;
     }
   }
-  return std::string_view::npos;
+  return 0;
+}
+
+// Of the bracket that opens level kJsonDepthMax + 1.
+size_t find_too_deep(std::string_view body) {
+  int depth = 0;
+  return find_outside_strings(body, [&](size_t i) {
+    const char c = body[i];
+    if (c == '[' || c == '{') return ++depth > kJsonDepthMax;
+    if (c == ']' || c == '}') --depth;
+    return false;
+  });
+}
+
+// Of the number that the parser quotes in "number overflow parsing '1e999'": it tells no position for that.
+size_t find_quoted(std::string_view body, std::string_view message) {
+  const size_t begin = message.find('\'') + 1;
+  const std::string_view number = message.substr(begin, message.rfind('\'') - begin);
+  return find_outside_strings(body, [&](size_t i) { return body.substr(i).starts_with(number); });
 }
 
 // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error …" without the tag.
@@ -39,7 +56,7 @@ std::string plain_message(std::string_view what) {
 
 ApiResult<Json> parse_json_object(std::string_view body) {
   ApiError error{.code = "invalid_json"};
-  if (const size_t at = find_too_deep(body); at != std::string_view::npos) {
+  if (const size_t at = find_too_deep(body); at != 0) {
     error.message = fmt::format("the body is nested deeper than {} levels at byte {}", kJsonDepthMax, at);
     return error;
   }
@@ -50,7 +67,8 @@ ApiResult<Json> parse_json_object(std::string_view body) {
   } catch (const Json::parse_error& e) {
     error.message = fmt::format("the body is not valid JSON (byte {}): {}", e.byte, plain_message(e.what()));
   } catch (const Json::exception& e) {
-    error.message = fmt::format("the body is not valid JSON: {}", plain_message(e.what()));
+    const std::string what = plain_message(e.what());
+    error.message = fmt::format("the body is not valid JSON (byte {}): {}", find_quoted(body, what), what);
   }
   return error;
 }

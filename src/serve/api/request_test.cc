@@ -1,3 +1,4 @@
+// Requests from JSON to the engine's terms: every field, the first bad one named, limits of keys and server.
 #include "serve/api/request.h"
 
 #include <gtest/gtest.h>
