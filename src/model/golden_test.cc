@@ -70,6 +70,10 @@ constexpr Tolerance kFp8WideCore{.row = 0.01, .margin = 0.08, .gate = 0.01, .ste
 // 12 % away: 2 % of a row for each linear layer in turn.
 constexpr Tolerance kFp8{.row = 0.15, .margin = 0.4, .gate = 0.1, .steps = 0.1};
 
+// The same beside an oracle that rounds the latent before kv_b to FP8 too, which neither attention form here
+// does: a second error of the size of kFp8's.
+constexpr Tolerance kFp8OtherKvB{.row = 0.3, .margin = 0.4, .gate = 0.1, .steps = 0.1};
+
 constexpr int64_t kRowsMin = 60;  // compared before a gate tie ends a sequence
 
 enum class Arithmetic {
@@ -253,8 +257,8 @@ class Golden : public ::testing::TestWithParam<GoldenCase>, public ForwardObserv
       }
     }
     prefix_.clear();
-    const bool exact = GetParam().tolerance.steps == 0;
-    EXPECT_GE(rows_checked_, exact ? rows : kRowsMin) << "of " << rows;
+    const bool near = GetParam().tolerance.row <= kFp8WideCore.row;  // no gate tie may end a sequence early
+    EXPECT_GE(rows_checked_, near ? rows : kRowsMin) << "of " << rows;
     RecordProperty("rows", static_cast<int>(rows_checked_));
     RecordProperty("largest_error", fmt::format("{:.2e}", worst_error_));
   }
@@ -361,7 +365,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Golden,
                                            GoldenCase{"v3-bf16", Arithmetic::kNative, kBf16, 32},
                                            GoldenCase{"v3-bf16", Arithmetic::kWide, kF32, 64, 64},
                                            GoldenCase{"v3-fp8", Arithmetic::kNative, kFp8, 20},
-                                           GoldenCase{"v3-fp8", Arithmetic::kWideCore, kFp8WideCore, 48, 17},
+                                           GoldenCase{"v3-fp8", Arithmetic::kWideCore, kFp8WideCore, 48, 16},
                                            GoldenCase{"v3-fp8", Arithmetic::kNative, kFp8, 20, 0,
                                                       "expected_kv_b_fp8.safetensors"},
                                            GoldenCase{"v2-lite", Arithmetic::kNative, kF32, 64, 64},
