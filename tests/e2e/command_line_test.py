@@ -57,7 +57,7 @@ def test_a_config_file_sets_what_the_flags_would_and_a_flag_wins(tmp_path):
         try:
             assert listed_model(server) == want
             summary = "".join(server.log)
-            assert "running 3," in summary and "; deterministic" in summary and "KV 0.062 GiB" in summary, summary
+            assert "running 3," in summary and "; deterministic" in summary and "KV 64.0 MiB" in summary, summary
         finally:
             assert server.stop() == 0
 
