@@ -23,9 +23,11 @@ void* counted(size_t size) {
 
 }  // namespace
 
-// Replacing these two covers every form of new without an alignment.
+// Every form of new without an alignment; the library's nothrow forms call these, a sanitizer's do not.
 void* operator new(size_t size) { return counted(size); }
 void* operator new[](size_t size) { return counted(size); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return counted(size); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return counted(size); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
