@@ -13,6 +13,7 @@
 #include "sim/fleet_file.h"
 #include "sim/model_file.h"
 #include "sim/replay_report.h"
+#include "sim/synthetic.h"
 
 namespace fathom::cli {
 namespace {
@@ -178,9 +179,6 @@ Status run_published_day(SimulateArgs& args) {
   if (args.scale != "schedule" && args.scale != "autoscale") {
     return invalid_argument("--scale: \"{}\" is neither schedule nor autoscale", args.scale);
   }
-  if (args.scale == "autoscale" && args.fleet.fraction < 1) {
-    return invalid_argument("--fraction: autoscale needs the whole day, whose hours follow one another");
-  }
   ASSIGN_OR_RETURN(args.fleet.decode_policy, parse_decode_policy(args.decode));
   ASSIGN_OR_RETURN(args.fleet.prefill_policy, parse_prefill_policy(args.prefill));
   ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
@@ -199,9 +197,10 @@ Status run_published_day(SimulateArgs& args) {
     if (args.scale == "autoscale") {
       ASSIGN_OR_RETURN(const AutoscaleOptions options,
                        sim::autoscale_options(hw, model, run.options, args.autoscale));
-      autoscaler = std::make_unique<sim::DayAutoscaler>(options, run.options,
-                                                        args.autoscale.knows_yesterday ? &day.load : nullptr,
-                                                        day.schedule.units_at(0), day.start_hour);
+      run.options.scale_initial = sim::initial_units(day.schedule.units_at(0), options);
+      autoscaler =
+          std::make_unique<sim::DayAutoscaler>(options, run.options, day.load, args.autoscale.knows_yesterday,
+                                               run.options.scale_initial, day.start_hour);
       run.autoscaled = true;
       run.clairvoyant_node_hours = sim::clairvoyant_node_hours(day.load, options, run.options);
       run.options.scale = [&autoscaler](const sim::ScaleInput& in) { return autoscaler->decide(in); };

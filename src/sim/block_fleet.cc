@@ -56,6 +56,7 @@ BlockFleet::BlockFleet(const HardwareProfile& hw, const ModelShape& model, const
                    options.mtp_acceptance > 0 ? 2.0 : 1.0, options.expert_imbalance,
                    options.mtp_acceptance > 0};
   result_.decode_dispatches.resize(static_cast<size_t>(options.decode_units));
+  result_.prefill_tokens.resize(static_cast<size_t>(options.prefill_units * options.prefill_ranks));
   make_units();
   make_balancers();
 }
@@ -213,6 +214,7 @@ void BlockFleet::route(int id) {
   request.prefill_unit = to.unit;
   request.prefill_rank = to.rank;
   request.prefill_since_ns = now_;
+  result_.prefill_tokens[static_cast<size_t>(to.unit * options_.prefill_ranks + to.rank)] += tokens;
   Unit& unit = prefill_unit(to.unit);
   if (!unit.alive) return;  // sent into the void; found out when the loss is
   unit.acks[router_idx].accept(placed->dispatch);
@@ -307,6 +309,9 @@ void BlockFleet::begin_fault(const Fault& fault) {
     case FaultKind::kLostRegistry:
       registry_lost_ = true;
       break;
+    case FaultKind::kNoNodes:
+      starts_blocked_ = true;
+      break;
   }
 }
 
@@ -332,6 +337,9 @@ void BlockFleet::end_fault(const Fault& fault) {
       }
       break;
     }
+    case FaultKind::kNoNodes:
+      starts_blocked_ = false;
+      break;
   }
 }
 
@@ -455,16 +463,16 @@ void BlockFleet::finish_metrics() {
 }
 
 Result<FaultKind> parse_fault_kind(std::string_view name) {
-  constexpr std::pair<std::string_view, FaultKind> kKinds[] = {{"unit-loss", FaultKind::kUnitLoss},
-                                                               {"slow-rank", FaultKind::kSlowRank},
-                                                               {"stale-reports", FaultKind::kStaleReports},
-                                                               {"flash-crowd", FaultKind::kFlashCrowd},
-                                                               {"lost-registry", FaultKind::kLostRegistry}};
+  constexpr std::pair<std::string_view, FaultKind> kKinds[] = {
+      {"unit-loss", FaultKind::kUnitLoss},         {"slow-rank", FaultKind::kSlowRank},
+      {"stale-reports", FaultKind::kStaleReports}, {"flash-crowd", FaultKind::kFlashCrowd},
+      {"lost-registry", FaultKind::kLostRegistry}, {"no-nodes", FaultKind::kNoNodes}};
   for (const auto& [text, kind] : kKinds) {
     if (text == name) return kind;
   }
   return invalid_argument(
-      "--fault: \"{}\" is none of unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry", name);
+      "--fault: \"{}\" is none of unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry, no-nodes",
+      name);
 }
 
 BlockFleetResult run_block_fleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,

@@ -21,6 +21,7 @@ enum class FaultKind {
   kStaleReports,  // load reports arrive `factor` seconds late
   kFlashCrowd,    // `factor` times the arrivals
   kLostRegistry,  // membership changes are not learnt
+  kNoNodes,       // units that start do not come up: of fleets that the autoscaler scales
 };
 Result<FaultKind> parse_fault_kind(std::string_view name);
 
@@ -84,6 +85,7 @@ struct BlockFleetResult {
   double tokens_per_s_per_user = 0;                       // token-weighted
   double ended_s = 0;
   std::vector<int64_t> decode_dispatches;  // per unit
+  std::vector<int64_t> prefill_tokens;     // sent to each rank, unit-major
   LogHistogram ttft_ms, gap_ms;            // gap: between tokens of a request, as seen by the api
   std::vector<std::string> violations;     // of the safety and liveness rules; must be empty
 

@@ -202,6 +202,7 @@ class BlockFleet {
   double stale_s_ = 0;
   double crowd_ = 1;
   bool registry_lost_ = false;
+  bool starts_blocked_ = false;
   bool rank_sabotaged_ = false;
   int64_t busy_forwards_ = 0, busy_steps_ = 0;
   double prefill_cost_ratio_sum_ = 0, prefill_tokens_ratio_sum_ = 0;

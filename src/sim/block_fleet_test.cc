@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "sim/fleet_file.h"
+#include "sim/synthetic.h"
 #include "sim/test_profile.h"
 
 namespace fathom::sim {
@@ -87,7 +88,7 @@ TEST(BlockFleet, SameSeedSameResult) {
   EXPECT_EQ(text(a), text(b));
   // Committed: another compiler, C library or machine must give the same.
   EXPECT_EQ(text(a),
-            "66.030929 23525 20544 0 31.142157157112425 1.655967590202832 2.435124921741664 995.5 130.5");
+            "66.030929 23525 18688 0 31.21840310930001 1.6736203390054973 2.8463130863457193 1047.5 132.5");
 }
 
 TEST(BlockFleet, AUnitLostAtThePeakCostsNobodyATokenTwice) {
@@ -270,21 +271,53 @@ TEST(BlockFleet, TheLongerPrefixWinsOnIdleRanks) {
   EXPECT_EQ(result.cached_tokens, 99 * 512);
 }
 
-// Case C1: prompts nobody has seen go by load.
-TEST(BlockFleet, DistinctPromptsSpreadEvenly) {
-  BlockFleetOptions options = small_fleet();
-  options.prefill_units = options.decode_units = 1;
+// 64 % of what 16 ranks prefill, no prompt seen before.
+Trace distinct_prompts() {
   SyntheticOptions load;
-  load.seconds = 20;
-  load.requests_per_s = 100;
+  load.seconds = 30;
+  load.requests_per_s = 40;
   load.shared_share = 0;
   load.lengths.input_mean_tokens = 2000;
   load.lengths.input_cv2 = 0.2;
   load.lengths.output_mean_tokens = 10;
-  const BlockFleetResult result =
-      run_block_fleet(test_profile("h800"), {}, synthetic_trace(load, 2), options);
+  return synthetic_trace(load, 2);
+}
+
+// Case C1: prompts nobody has seen go by load, not by what a rank has cached. The least loaded rank is never
+// more than a prompt behind, and loads fall by what a forward computes: over any time two ranks get the same
+// tokens but for one forward and a prompt on either side.
+TEST(BlockFleet, C1_DistinctPromptsSpreadEvenly) {
+  BlockFleetOptions options = small_fleet();
+  options.prefill_units = options.decode_units = 1;
+  const Trace load = distinct_prompts();
+  const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, load, options);
   expect_clean(result, "distinct prompts");
-  EXPECT_LE(result.prefill_tokens_ratio, 1.8);
+  const std::vector<int64_t>& tokens = result.prefill_tokens;
+  const auto [least, most] = std::minmax_element(tokens.begin(), tokens.end());
+  int32_t longest = 0;
+  for (const TraceRequest& r : load.requests) longest = std::max(longest, r.input_tokens);
+  std::printf("distinct prompts: %lld to %lld tokens a rank, the longest prompt has %d\n",
+              static_cast<long long>(*least), static_cast<long long>(*most), longest);
+  EXPECT_LE(*most - *least, options.chunk_tokens + 2 * longest);
+  options.prefill_policy = PrefillPolicy::kLeastTokens;  // looks at load only
+  const BlockFleetResult by_load = run_block_fleet(test_profile("h800"), {}, load, options);
+  EXPECT_LE(result.prefill_tokens_ratio, by_load.prefill_tokens_ratio * 1.02);
+}
+
+// The other half of C1: a unit that comes back with an empty cache is the newest worker, and gets its share,
+// not the stream.
+TEST(BlockFleet, C1_TheNewestWorkerGetsItsShare) {
+  BlockFleetOptions options = small_fleet();
+  options.decode_units = 1;
+  options.faults.push_back({FaultKind::kUnitLoss, 5, 5, false, 1, 0, 2});
+  const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, distinct_prompts(), options);
+  expect_clean(result, "newest worker");
+  int64_t of_unit[2] = {};
+  for (size_t i = 0; i < result.prefill_tokens.size(); ++i) of_unit[i / 16] += result.prefill_tokens[i];
+  const double share = static_cast<double>(of_unit[1]) / static_cast<double>(of_unit[0] + of_unit[1]);
+  std::printf("the unit that was away for a sixth of the time gets %.3f of the tokens\n", share);
+  EXPECT_LE(share, 0.5);
+  EXPECT_GE(share, 0.5 * (1 - 7.0 / 30));  // away, and a second or two until that and the return are known
 }
 
 TEST(FleetFile, ReadsAndNamesWhatIsWrong) {

@@ -21,12 +21,12 @@ void BlockFleet::wake(Unit& unit) {
 
 void BlockFleet::begin_forward(Unit& unit) {
   double busiest_us = 0, sum_us = 0;
-  int64_t tokens_max = 0, tokens_sum = 0;
+  int64_t tokens_max = 0, tokens_sum = 0, tokens_slowest = 0;
   size_t num_chunks = 0;
   for (size_t r = 0; r < unit.ranks.size(); ++r) {
     const RankLoad load = unit.ranks[r].plan_prefill_step(cost_, unit.chunks[r]);
     const double us = static_cast<double>(load.cost) / 1e3 * unit.slowness[r];
-    busiest_us = std::max(busiest_us, us);
+    if (us > busiest_us) busiest_us = us, tokens_slowest = load.tokens;
     sum_us += us;
     tokens_max = std::max(tokens_max, load.tokens);
     tokens_sum += load.tokens;
@@ -41,7 +41,8 @@ void BlockFleet::begin_forward(Unit& unit) {
     prefill_tokens_ratio_sum_ += static_cast<double>(tokens_max) * ranks / static_cast<double>(tokens_sum);
   }
   unit.stepping = true;
-  const double us = prefill_forward_us(hw_, model_, sim_cost_, busiest_us);
+  const double us =
+      prefill_forward_us(hw_, model_, sim_cost_, busiest_us, static_cast<double>(tokens_slowest));
   events_.at(now_ + static_cast<int64_t>(us * 1e3), [this, &unit, incarnation = unit.incarnation] {
     if (unit.incarnation == incarnation) end_forward(unit);
   });

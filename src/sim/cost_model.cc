@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/det_math.h"
+#include "sim/overlap_times.h"
 
 namespace fathom::sim {
 namespace {
@@ -163,7 +164,7 @@ double prefill_all_to_all_us(const HardwareProfile& hw, double tokens) {
 double prefill_layer_us(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit,
                         const PrefillLoad& load) {
   return hw.prefill_bubble *
-         std::max(prefill_compute_us(hw, model, unit, load), prefill_all_to_all_us(hw, load.tokens));
+         (prefill_compute_us(hw, model, unit, load) + prefill_exposed_us(hw, model, unit, load));
 }
 
 LayerCost fit_prefill_cost(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit) {
@@ -174,13 +175,19 @@ LayerCost fit_prefill_cost(const HardwareProfile& hw, const ModelShape& model, c
   cost.a_us_per_token = (high - low) / 8192;
   cost.c0_us = low - (high - low);
   cost.b_us_per_pair = (prefill_compute_us(hw, model, unit, {16384, pairs}) - high) / pairs;
+  const double context = 5400;  // the production's mean, see rank_budget_ms_per_layer
+  const double exposed_low = prefill_exposed_us(hw, model, unit, {8192, 8192 * context});
+  const double exposed_high = prefill_exposed_us(hw, model, unit, {16384, 16384 * context});
+  cost.exposed_us_per_token = std::max(0.0, exposed_high - exposed_low) / 8192;
+  if (cost.exposed_us_per_token > 0)
+    cost.exposed_from_tokens = 8192 - exposed_low / cost.exposed_us_per_token;
   return cost;
 }
 
 double prefill_forward_us(const HardwareProfile& hw, const ModelShape& model, const LayerCost& cost,
-                          double rank_us_max) {
-  return hw.prefill_phi *
-         (model.layers * (cost.c0_us + rank_us_max) * hw.prefill_bubble + hw.prefill_host_ms * 1e3);
+                          double rank_us_max, double tokens) {
+  const double layer_us = hw.prefill_bubble * (cost.c0_us + rank_us_max + cost.exposed_us(tokens));
+  return hw.prefill_phi * (model.layers * layer_us + hw.prefill_host_ms * 1e3);
 }
 
 double kv_room_tokens(const HardwareProfile& hw, const ModelShape& model, double slots_per_rank, bool mtp) {

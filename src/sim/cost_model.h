@@ -3,6 +3,7 @@
 // docs/simulator.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "sim/model_shape.h"
@@ -77,21 +78,28 @@ struct PrefillLoad {
 double prefill_compute_us(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit,
                           const PrefillLoad& load, bool free_gpu = false);
 double prefill_all_to_all_us(const HardwareProfile& hw, double tokens);
+// Computation, and the communication that prefill's overlap table leaves exposed, times the profile's bubble:
+// what the micro-benchmarks and the table together leave unexplained.
 double prefill_layer_us(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit,
                         const PrefillLoad& load);
 
-// The layer's compute time is linear in tokens and pairs to well under 1 %: c0 + a*tokens + b*pairs.
+// The layer's compute time is linear in tokens and pairs to well under 1 %: c0 + a*tokens + b*pairs. What the
+// table leaves exposed is linear in tokens from some hundred on, as long as attention outweighs the network.
 // Balancers and the request-level simulation use this form.
 struct LayerCost {
   double c0_us = 0, a_us_per_token = 0, b_us_per_pair = 0;
+  double exposed_us_per_token = 0, exposed_from_tokens = 0;
   double rank_us(double tokens, double pairs) const {
     return a_us_per_token * tokens + b_us_per_pair * pairs;
   }
+  double exposed_us(double tokens) const {
+    return exposed_us_per_token * std::max(0.0, tokens - exposed_from_tokens);
+  }
 };
 LayerCost fit_prefill_cost(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit);
-// A forward of all layers whose slowest rank needs rank_us_max (rank_us of its share).
+// A forward of all layers whose slowest rank needs rank_us_max (rank_us of its share) for `tokens`.
 double prefill_forward_us(const HardwareProfile& hw, const ModelShape& model, const LayerCost& cost,
-                          double rank_us_max);
+                          double rank_us_max, double tokens);
 
 // KV tokens that fit on one rank beside weights and reserve.
 double kv_room_tokens(const HardwareProfile& hw, const ModelShape& model, double slots_per_rank, bool mtp);

@@ -103,18 +103,49 @@ TEST(CostModel, IscaBoundExactly) {
   EXPECT_NEAR(1e3 / step_ms, 67.8, 0.05);
 }
 
-TEST(CostModel, PrefillProfileAndLinearForm) {
+// Prompt tokens per second and node in forwards of 16,384 tokens a rank.
+double prefill_rate(const HardwareProfile& hw, double prompt_tokens, double expert_imbalance) {
+  PrefillUnitShape unit;
+  unit.expert_imbalance = expert_imbalance;
+  const double layer_us = prefill_layer_us(hw, kV3, unit, {16384, 16384 * prompt_tokens / 2});
+  return 8 * 16384 / ((61 * layer_us / 1e6) + hw.prefill_host_ms / 1e3);
+}
+
+// The overlap table carries the exposed communication; what is left of the bubble is fitted to DeepSeek's
+// published prefill profile, here again from that row.
+TEST(CostModel, TheBubbleIsRefittedBesideTheOverlapTable) {
+  HardwareProfile hw = test_profile("h800");
+  constexpr double kPublished = 62713;
+  const double rate = prefill_rate(hw, 4096, 1);
+  std::printf("prefill profile: published %.0f  model %.0f  %+.2f %%\n", kPublished, rate,
+              percent(rate, kPublished));
+  EXPECT_LE(std::abs(percent(rate, kPublished)), 0.1);
+  double low = 1, high = 2;
+  for (int i = 0; i < 50; ++i) {
+    hw.prefill_bubble = (low + high) / 2;
+    (prefill_rate(hw, 4096, 1) > kPublished ? low : high) = hw.prefill_bubble;
+  }
+  std::printf("prefill bubble beside the table: profile %.4f, refit %.4f\n",
+              test_profile("h800").prefill_bubble, low);
+  EXPECT_NEAR(test_profile("h800").prefill_bubble, low, 0.0005);
+}
+
+// SGLang's own efficiency in prefill is lower and its skew higher than the 1.25 it reports (its run with
+// perfect balance is 5 % under DeepSeek's profile): the model is a bound that it stays within 18 % of.
+TEST(CostModel, SglangPrefillRowsAreBelowTheModel) {
+  constexpr double kRows[][2] = {{1024, 57700}, {2048, 54500}, {4096, 50300}};
+  for (const auto& [prompt_tokens, published] : kRows) {
+    const double rate = prefill_rate(test_profile("h800"), prompt_tokens, 1.25);
+    std::printf("SGLang prefill, %4.0f tokens: published %.0f  model %.0f  %+.1f %%\n", prompt_tokens,
+                published, rate, percent(rate, published));
+    EXPECT_GE(percent(rate, published), 0);
+    EXPECT_LE(percent(rate, published), 18);
+  }
+}
+
+TEST(CostModel, PrefillLinearForm) {
   const HardwareProfile hw = test_profile("h800");
   const PrefillLoad load{16384, 4 * 4096.0 * 4096 / 2};
-  const double layer_us = prefill_layer_us(hw, kV3, {}, load);
-  const double rate = 8 * 16384 / ((61 * layer_us / 1e6) + hw.prefill_host_ms / 1e3);
-  std::printf("prefill profile: published 62713  model %.0f  %+.1f %%\n", rate, percent(rate, 62713));
-  EXPECT_LE(std::abs(percent(rate, 62713)), 3);
-  // The refit of the bubble beside the overlap table: what would give the published rate exactly.
-  const double forward_us = 8 * 16384 / 62713.0 * 1e6;
-  const double refit = (forward_us - hw.prefill_host_ms * 1e3) / 61 / (layer_us / hw.prefill_bubble);
-  std::printf("prefill bubble: profile %.3f, refit to the published rate %.3f\n", hw.prefill_bubble, refit);
-  EXPECT_NEAR(refit, hw.prefill_bubble, 0.02);
   // aiconfigurator, H100, free GPU: MLA 9.72 + MoE 14.26 + shared 1.14 ms.
   EXPECT_LE(std::abs(percent(prefill_compute_us(hw, kV3, {}, load, true) / 1e3, 25.1)), 10);
   EXPECT_GT(prefill_compute_us(hw, kV3, {}, load), prefill_all_to_all_us(hw, load.tokens));
@@ -129,6 +160,19 @@ TEST(CostModel, PrefillProfileAndLinearForm) {
   for (const double tokens : {2048.0, 4096.0, 12000.0, 16384.0}) {
     const double exact = prefill_compute_us(hw, kV3, production, {tokens, tokens * 3000});
     EXPECT_LE(std::abs(percent(cost.c0_us + cost.rank_us(tokens, tokens * 3000), exact)), 1) << tokens;
+    // With what the table exposes; short contexts, where the network outweighs attention, a little more.
+    const auto linear_us = [&](double pairs) {
+      return hw.prefill_bubble * (cost.c0_us + cost.rank_us(tokens, pairs) + cost.exposed_us(tokens));
+    };
+    for (const double context : {2048.0, 5400.0, 20000.0}) {
+      const PrefillLoad part{tokens, tokens * context};
+      EXPECT_LE(
+          std::abs(percent(linear_us(part.attended_pairs), prefill_layer_us(hw, kV3, production, part))), 1)
+          << tokens << " " << context;
+    }
+    EXPECT_LE(std::abs(percent(linear_us(tokens * 512),
+                               prefill_layer_us(hw, kV3, production, {tokens, tokens * 512}))),
+              3);
   }
 }
 

@@ -16,32 +16,29 @@ constexpr double kHistoryStep_s = 300;
 // Largest over mean of a unit's ranks, as the simulated day has it: what capacity must allow for.
 constexpr double kKvImbalance = 1.08, kRequestsImbalance = 1.16;
 
-double hit_share(const LengthOptions& l) {
-  return l.continuation_share * l.continuation_hit + (1 - l.continuation_share) * l.other_hit;
-}
+constexpr int kSampledRequests = 200'000;
 
-// Tokens per second each kind must handle when `requests_per_s` arrive.
-void demand_of(double requests_per_s, const FleetOptions& fleet, double (&tokens_per_s)[kNumUnitKinds]) {
-  tokens_per_s[kPrefill] = requests_per_s * fleet.lengths.input_mean_tokens * (1 - hit_share(fleet.lengths));
-  tokens_per_s[kDecode] = requests_per_s * fleet.lengths.output_mean_tokens;
-}
-
-// The output of a decode unit at the batch at which users read at the speed asked for.
-Result<double> decode_capacity(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet,
-                               double wanted_speed) {
+// Tokens/s per user at so many requests on each rank of a decode unit.
+double decode_speed(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet,
+                    double requests_per_rank) {
   const FleetShape& shape = fleet.shape;
+  const bool mtp = fleet.mtp_acceptance > 0;
   const DecodeUnitShape decode{static_cast<double>(shape.decode_ranks),
-                               static_cast<double>(shape.decode_slots), 2, fleet.decode_expert_imbalance,
-                               true};
+                               static_cast<double>(shape.decode_slots), mtp ? 2.0 : 1.0,
+                               fleet.decode_expert_imbalance, mtp};
   FluidLoad load;
   load.acceptance = fleet.mtp_acceptance;
   load.kv_imbalance = kKvImbalance;
   load.requests_imbalance = kRequestsImbalance;
   load.kv_tokens_per_request =
       fleet.lengths.input_mean_tokens + fleet.lengths.output_mean_tokens * (1 + fleet.lengths.output_cv2) / 2;
-  const auto speed_at = [&](double requests) {
-    return decode_point(hw, model, decode, load, requests).tokens_per_s_per_user;
-  };
+  return decode_point(hw, model, decode, load, requests_per_rank).tokens_per_s_per_user;
+}
+
+// The output of a decode unit at the batch at which users read at the speed asked for.
+Result<double> decode_capacity(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet,
+                               double wanted_speed) {
+  const auto speed_at = [&](double requests) { return decode_speed(hw, model, fleet, requests); };
   double low = 1, high = 512;
   if (!(wanted_speed > 0) || speed_at(low) < wanted_speed) {
     return invalid_argument(
@@ -52,29 +49,42 @@ Result<double> decode_capacity(const HardwareProfile& hw, const ModelShape& mode
     const double middle = (low + high) / 2;
     (speed_at(middle) >= wanted_speed ? low : high) = middle;
   }
-  return shape.decode_ranks * low * speed_at(low);
+  return fleet.shape.decode_ranks * low * speed_at(low);
+}
+
+LayerCost prefill_cost_of(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet) {
+  const FleetShape& shape = fleet.shape;
+  return fit_prefill_cost(hw, model,
+                          {static_cast<double>(shape.prefill_ranks), static_cast<double>(shape.prefill_slots),
+                           fleet.prefill_expert_imbalance, fleet.cached_per_computed});
 }
 
 // What a prefill unit's saturated forwards at the rank's budget compute.
 double prefill_capacity(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet) {
   const FleetShape& shape = fleet.shape;
-  const LayerCost cost =
-      fit_prefill_cost(hw, model,
-                       {static_cast<double>(shape.prefill_ranks), static_cast<double>(shape.prefill_slots),
-                        fleet.prefill_expert_imbalance, fleet.cached_per_computed});
+  const LayerCost cost = prefill_cost_of(hw, model, fleet);
   const double budget_us = hw.prefill_rank_budget_ms_per_layer * 1e3;
   // Work per computed token: attended pairs follow from the lengths and the two classes of hits.
   const LengthModel lengths(fleet.lengths);
   Rng rng(1);
   double tokens = 0, work_us = 0;
-  for (int i = 0; i < 200'000; ++i) {
+  for (int i = 0; i < kSampledRequests; ++i) {
     const RequestShape r = lengths.sample(rng);
     tokens += r.input_tokens - r.cached_tokens;
     const double computed = r.input_tokens - r.cached_tokens;
     work_us += cost.rank_us(computed, computed * (r.cached_tokens + computed / 2));
   }
-  const double tokens_per_forward = shape.prefill_ranks * budget_us / (work_us / tokens);
-  return tokens_per_forward / (prefill_forward_us(hw, model, cost, budget_us) / 1e6);
+  const double tokens_per_rank = budget_us / (work_us / tokens);
+  return shape.prefill_ranks * tokens_per_rank /
+         (prefill_forward_us(hw, model, cost, budget_us, tokens_per_rank) / 1e6);
+}
+
+// Seconds to the first token of a prompt of the mean length, no part of it cached, on an idle unit.
+double best_ttft_s(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet) {
+  const LayerCost cost = prefill_cost_of(hw, model, fleet);
+  const double tokens = fleet.lengths.input_mean_tokens;
+  const double rank_us = cost.rank_us(tokens, tokens * tokens / 2);
+  return prefill_forward_us(hw, model, cost, rank_us, tokens) / 1e6 + hw.kv_handover_ms / 1e3;
 }
 
 }  // namespace
@@ -94,22 +104,57 @@ Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const Mode
   if (!(use > 0 && use <= 1)) return invalid_argument("--unit-use: {} is outside 0..1", use);
   out.unit[kPrefill].tokens_per_s = use * prefill_capacity(hw, model, fleet);
   out.unit[kPrefill].drain_s = 30;
+  out.unit[kPrefill].best_slo = best_ttft_s(hw, model, fleet);
+  out.unit[kPrefill].wanted_slo = fleet.slo_ttft_s;
+  out.unit[kDecode].best_slo = decode_speed(hw, model, fleet, 1);
+  out.unit[kDecode].wanted_slo = fleet.slo_tokens_per_s_per_user;
   RETURN_IF_ERROR(validate_autoscale(out));
   return out;
 }
 
-DayAutoscaler::DayAutoscaler(const AutoscaleOptions& options, const FleetOptions& fleet,
-                             const DayLoad* yesterday, UnitCounts initial, int start_hour)
-    : options_(options), start_hour_(start_hour) {
+UnitCounts initial_units(UnitCounts wanted, const AutoscaleOptions& options) {
+  UnitCounts units = wanted;
+  const auto nodes = [&] {
+    return units.decode * options.unit[kDecode].nodes + units.prefill * options.unit[kPrefill].nodes;
+  };
+  while (nodes() > options.budget_nodes && units.decode + units.prefill > 2) {
+    const bool decode_has_more = units.decode * wanted.prefill >= units.prefill * wanted.decode;
+    int& fewer = units.prefill == 1 || (decode_has_more && units.decode > 1) ? units.decode : units.prefill;
+    --fewer;
+  }
+  return units;
+}
+
+DayDemand::DayDemand(const FleetOptions& fleet)
+    : requests_per_day(fleet.requests_per_day), output_per_request(fleet.lengths.output_mean_tokens) {
+  // Whole blocks hit less than the shares say.
+  const LengthModel lengths(fleet.lengths);
+  Rng rng(1);
+  double computed = 0;
+  for (int i = 0; i < kSampledRequests; ++i) {
+    const RequestShape r = lengths.sample(rng);
+    computed += r.input_tokens - r.cached_tokens;
+  }
+  computed_per_request = computed / kSampledRequests;
+}
+
+void DayDemand::at(double share_per_s, double (&tokens_per_s)[kNumUnitKinds]) const {
+  tokens_per_s[kPrefill] = requests_per_day * share_per_s * computed_per_request;
+  tokens_per_s[kDecode] = requests_per_day * share_per_s * output_per_request;
+}
+
+DayAutoscaler::DayAutoscaler(const AutoscaleOptions& options, const FleetOptions& fleet, const DayLoad& load,
+                             bool knows_yesterday, UnitCounts initial, int start_hour)
+    : options_(options), demand_(fleet), load_(load), start_hour_(start_hour) {
   const Status valid = validate_autoscale(options);
   CHECK_MSG(valid.ok(), valid.message());
   kinds_[kPrefill].serving = initial.prefill;
   kinds_[kDecode].serving = initial.decode;
-  if (yesterday == nullptr) return;
+  if (!knows_yesterday) return;
   for (double s = 0; s < kDaySeconds; s += kHistoryStep_s) {
     LoadPoint point;
     point.time_s = s - kDaySeconds;
-    demand_of(fleet.requests_per_day * yesterday->share_per_s(s), fleet, point.tokens_per_s);
+    demand_.at(load.share_per_s(s), point.tokens_per_s);
     history_.push_back(point);
   }
 }
@@ -119,13 +164,47 @@ void DayAutoscaler::bring_up(double now_s) {
     while (!kind.ready_s.empty() && kind.ready_s.front() <= now_s) {
       kind.ready_s.erase(kind.ready_s.begin());
       ++kind.serving;
+      kind.books.failed_starts = 0;
     }
   }
+}
+
+int DayAutoscaler::nodes_in_use(const int (&draining)[kNumUnitKinds]) const {
+  int nodes = 0;
+  for (int k = 0; k < kNumUnitKinds; ++k) {
+    const int starting = static_cast<int>(kinds_[k].ready_s.size());
+    nodes += options_.unit[k].nodes * (kinds_[k].serving + starting + draining[k]);
+  }
+  return nodes;
+}
+
+// A flip's units start as its drains free their nodes. Where others took them meanwhile, the flip ends.
+void DayAutoscaler::start_flipped(double now_s, const int (&draining)[kNumUnitKinds]) {
+  for (Flip& f : flips_) {
+    const int from = static_cast<int>(f.flip.from), to = 1 - from;
+    const int nodes_to = options_.unit[to].nodes;
+    const int drained = std::max(0, f.flip.units_from - draining[from]);
+    const int due = std::min(f.flip.units_to, drained * options_.unit[from].nodes / nodes_to) - f.started;
+    const int room = std::max(0, options_.budget_nodes - nodes_in_use(draining)) / nodes_to;
+    Kind& kind = kinds_[to];
+    for (int i = 0; i < std::min(due, room); ++i) {
+      kind.ready_s.push_back(now_s + options_.unit[to].start_s);
+      kind.books.changed_s = now_s, kind.books.last_change_grew = true;
+      ++f.started;
+    }
+    if (drained == f.flip.units_from) f.started = f.flip.units_to;
+  }
+  std::erase_if(flips_, [](const Flip& f) { return f.started == f.flip.units_to; });
 }
 
 void DayAutoscaler::apply(const AutoscaleDecision& decision, double now_s) {
   for (int k = 0; k < kNumUnitKinds; ++k) {
     Kind& kind = kinds_[k];
+    if (decision.give_up_starting[k] > 0) {
+      kind.ready_s.clear();
+      ++kind.books.failed_starts;
+      kind.books.last_failed_start_s = now_s;
+    }
     const int have = kind.serving + static_cast<int>(kind.ready_s.size());
     int change = decision.target[k] - have;
     if (change == 0) continue;
@@ -140,34 +219,58 @@ void DayAutoscaler::apply(const AutoscaleDecision& decision, double now_s) {
       }
     }
   }
+  if (decision.flip.units_to > 0) flips_.push_back({decision.flip});
 }
 
-ScaleOutput DayAutoscaler::decide(const ScaleInput& in) {
-  bring_up(in.day_second);
+void DayAutoscaler::step(double now_s, const double (&tokens_per_s)[kNumUnitKinds], const ScaleInput& in) {
+  const int draining[kNumUnitKinds] = {in.draining.prefill, in.draining.decode};
+  if (!in.starts_blocked) bring_up(now_s);
+  start_flipped(now_s, draining);
   AutoscaleSnapshot snapshot;
-  snapshot.now_s = in.day_second;
-  snapshot.tokens_per_s[kPrefill] = in.arrived_computed_tokens_per_s;
-  snapshot.tokens_per_s[kDecode] = in.arrived_output_tokens_per_s;
+  snapshot.now_s = now_s;
   LoadPoint point;
-  point.time_s = in.day_second;
+  point.time_s = now_s;
   for (int k = 0; k < kNumUnitKinds; ++k) {
-    point.tokens_per_s[k] = *snapshot.tokens_per_s[k];
-    snapshot.units[k] = kinds_[k].books;
-    snapshot.units[k].serving = kinds_[k].serving;
-    snapshot.units[k].starting = static_cast<int>(kinds_[k].ready_s.size());
-    snapshot.units[k].starting_since_s =
-        kinds_[k].ready_s.empty() ? 0 : kinds_[k].ready_s.front() - options_.unit[k].start_s;
+    const Kind& kind = kinds_[k];
+    snapshot.tokens_per_s[k] = point.tokens_per_s[k] = tokens_per_s[k];
+    snapshot.units[k] = kind.books;
+    snapshot.units[k].serving = kind.serving;
+    snapshot.units[k].starting = static_cast<int>(kind.ready_s.size());
+    snapshot.units[k].draining = draining[k];
+    if (!kind.ready_s.empty())
+      snapshot.units[k].starting_since_s = kind.ready_s.front() - options_.unit[k].start_s;
   }
-  snapshot.units[kPrefill].draining = in.draining.prefill;
-  snapshot.units[kDecode].draining = in.draining.decode;
   history_.push_back(point);
   snapshot.history = history_;
   const AutoscaleDecision decision = autoscale(snapshot, options_);
-  const int before[kNumUnitKinds] = {snapshot.units[0].target(), snapshot.units[1].target()};
-  apply(decision, in.day_second);
-  if (decision.target[kPrefill] != before[kPrefill] || decision.target[kDecode] != before[kDecode]) {
-    log_.push_back(fmt::format("{}  {}", clock_of(in.day_second, start_hour_), decision.text()));
+  apply(decision, now_s);
+  bool worth_telling = decision.flip.units_to > 0;
+  for (int k = 0; k < kNumUnitKinds; ++k) {
+    const bool held_back = decision.reason[k] == ScaleReason::kSloUnreachable ||
+                           decision.reason[k] == ScaleReason::kBudget ||
+                           decision.reason[k] == ScaleReason::kBackOff;
+    worth_telling |= decision.target[k] != snapshot.units[k].target() || decision.give_up_starting[k] > 0 ||
+                     (held_back && decision.reason[k] != told_[k]);
+    told_[k] = decision.reason[k];
   }
+  if (worth_telling) log_.push_back(fmt::format("{}  {}", clock_of(now_s, start_hour_), decision.text()));
+}
+
+ScaleOutput DayAutoscaler::decide(const ScaleInput& in) {
+  double tokens_per_s[kNumUnitKinds];
+  tokens_per_s[kPrefill] = in.arrived_computed_tokens_per_s;
+  tokens_per_s[kDecode] = in.arrived_output_tokens_per_s;
+  // Between the simulated parts of hours the day goes on: decisions see its load, and what still drains keeps
+  // its nodes.
+  if (in.day_second - last_s_ > 1.5 * options_.interval_s) {
+    for (double s = last_s_ + options_.interval_s; s < in.day_second; s += options_.interval_s) {
+      demand_.at(load_.share_per_s(s), tokens_per_s);
+      step(s, tokens_per_s, in);
+    }
+    demand_.at(load_.share_per_s(in.day_second), tokens_per_s);
+  }
+  step(in.day_second, tokens_per_s, in);
+  last_s_ = in.day_second;
   ScaleOutput out;
   out.serving = {std::max(1, kinds_[kDecode].serving), std::max(1, kinds_[kPrefill].serving)};
   out.held = {out.serving.decode + static_cast<int>(kinds_[kDecode].ready_s.size()),
@@ -177,11 +280,12 @@ ScaleOutput DayAutoscaler::decide(const ScaleInput& in) {
 
 double clairvoyant_node_hours(const DayLoad& load, const AutoscaleOptions& options,
                               const FleetOptions& fleet) {
+  const DayDemand demand(fleet);
   double hours = 0;
   constexpr double kStep_s = 60;
   for (double s = 0; s < kDaySeconds; s += kStep_s) {
     double tokens_per_s[kNumUnitKinds];
-    demand_of(fleet.requests_per_day * load.share_per_s(s), fleet, tokens_per_s);
+    demand.at(load.share_per_s(s), tokens_per_s);
     for (int k = 0; k < kNumUnitKinds; ++k) {
       const double units = std::max(1.0, std::ceil(tokens_per_s[k] / options.unit[k].tokens_per_s - 1e-9));
       hours += units * options.unit[k].nodes * kStep_s / 3600;

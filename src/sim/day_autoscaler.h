@@ -22,10 +22,23 @@ struct DayAutoscaleOptions {
 Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const ModelShape& model,
                                            const FleetOptions& fleet, const DayAutoscaleOptions& options);
 
+// The units to start a run with: as wanted, or in the same proportion what the budget holds.
+UnitCounts initial_units(UnitCounts wanted, const AutoscaleOptions& options);
+
+// What one second of the day asks for at a share of its requests.
+struct DayDemand {
+  explicit DayDemand(const FleetOptions& fleet);
+  void at(double share_per_s, double (&tokens_per_s)[kNumUnitKinds]) const;
+
+  double requests_per_day, computed_per_request, output_per_request;
+};
+
 class DayAutoscaler {
  public:
-  DayAutoscaler(const AutoscaleOptions& options, const FleetOptions& fleet, const DayLoad* yesterday,
-                UnitCounts initial, int start_hour);
+  // `load` is the day's: history where yesterday is known, and what arrives in the parts of the hours that a
+  // fraction leaves out.
+  DayAutoscaler(const AutoscaleOptions& options, const FleetOptions& fleet, const DayLoad& load,
+                bool knows_yesterday, UnitCounts initial, int start_hour);
   ScaleOutput decide(const ScaleInput& in);
   // One line per decision that changed something: when, what and why.
   const std::vector<std::string>& log() const { return log_; }
@@ -34,14 +47,27 @@ class DayAutoscaler {
   struct Kind {
     int serving = 0;
     std::vector<double> ready_s;  // of units that start, ascending
-    fathom::UnitCounts books;
+    fathom::UnitCounts books;     // changes and failed starts
   };
+  // Units of one kind whose nodes go to the other as they become free.
+  struct Flip {
+    RoleFlip flip;
+    int started = 0;
+  };
+  void step(double now_s, const double (&tokens_per_s)[kNumUnitKinds], const ScaleInput& in);
   void bring_up(double now_s);
+  void start_flipped(double now_s, const int (&draining)[kNumUnitKinds]);
   void apply(const AutoscaleDecision& decision, double now_s);
+  int nodes_in_use(const int (&draining)[kNumUnitKinds]) const;
 
   const AutoscaleOptions options_;
+  const DayDemand demand_;
+  const DayLoad load_;
   const int start_hour_;  // of the day's clock
+  double last_s_ = 0;
   Kind kinds_[kNumUnitKinds];
+  std::vector<Flip> flips_;
+  ScaleReason told_[kNumUnitKinds] = {ScaleReason::kSteady, ScaleReason::kSteady};
   std::vector<LoadPoint> history_;
   std::vector<std::string> log_;
 };

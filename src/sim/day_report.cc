@@ -22,19 +22,17 @@ struct Nodes {
 
 Nodes nodes_of(const DayFiles& day, const DayRun& run, const FleetResult& result, const FleetCell& total) {
   Nodes nodes;
+  nodes.peak = result.nodes_peak;
   if (!run.autoscaled) {
     nodes.hours = day.schedule.node_hours();
     nodes.decode_hours = day.schedule.decode_units_mean() * run.options.shape.decode_nodes * 24;
     nodes.prefill_hours = day.schedule.prefill_units_mean() * run.options.shape.prefill_nodes * 24;
-    nodes.peak = day.schedule.peak_nodes();
     return nodes;
   }
   const double scale = 1 / run.options.fraction / kHourSeconds;
   nodes.decode_hours = total.decode_node_seconds * scale;
   nodes.prefill_hours = total.prefill_node_seconds * scale;
   nodes.hours = nodes.decode_hours + nodes.prefill_hours;
-  for (const DaySchedule::Change& change : result.units)
-    nodes.peak = std::max<double>(nodes.peak, change.nodes);
   return nodes;
 }
 
@@ -73,7 +71,7 @@ class DayFigures : DayPage {
     const double per_day = 1 / run_.options.fraction;
     add("nodes_mean", nodes.hours / 24, origin, 226.75, note);
     add("node_hours", nodes.hours, origin, 5442, note);
-    add("nodes_peak", nodes.peak, origin, 278, note);
+    add("nodes_peak", nodes.peak, origin, 278, "at one instant: serving, starting and draining");
     add("decode_nodes_mean", nodes.decode_hours / 24, origin, 131.25, note);
     add("prefill_nodes_mean", nodes.prefill_hours / 24, origin, 95.5, note);
     add("drain_node_hours", (t_.decode_drain_node_seconds + t_.prefill_drain_node_seconds) / kHourSeconds,

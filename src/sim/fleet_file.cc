@@ -91,6 +91,7 @@ constexpr FaultForm kFaultForms[] = {
     {FaultKind::kStaleReports, "for factor", 0, 86400},
     {FaultKind::kFlashCrowd, "for factor", 0.01, 100},
     {FaultKind::kLostRegistry, "for", 0, 0},
+    {FaultKind::kNoNodes, "for", 0, 0},
 };
 constexpr double kFaultSecondsMax = 1e6;
 constexpr int kFaultIndexMax = 1'000'000;

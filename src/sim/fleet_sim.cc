@@ -79,7 +79,8 @@ FleetSim::FleetSim(const HardwareProfile& hw, const ModelShape& model, const Day
 }
 
 FleetResult FleetSim::run(const Progress& progress) {
-  set_units(0, day_.schedule.units_at(0), day_.schedule.units_at(0));
+  const UnitCounts initial = options_.scale ? options_.scale_initial : day_.schedule.units_at(0);
+  set_units(0, initial, initial);
   next_scale_ns_ = next_scale_after(0);
   next_arrival_ns_ = draw_arrival(0);
   int64_t next_cell_ns = cell_end(0);
@@ -168,11 +169,13 @@ void FleetSim::count_unfinished() {
 void FleetSim::begin_forward(int u, int64_t now) {
   const ForwardLoad load = prefill_[u].begin_forward();
   const double us =
-      prefill_forward_us(hw_, model_, prefill_cost_, static_cast<double>(load.cost_ns_max) / 1e3);
+      prefill_forward_us(hw_, model_, prefill_cost_, static_cast<double>(load.cost_ns_max) / 1e3,
+                         static_cast<double>(load.tokens_slowest));
   const int64_t end = now + us_to_ns(us);
   prefill_forward_us_[u] = us;
   prefill_placement_->report(u, now, prefill_[u].loads(), end);
   set_event(num_decode() + u, end);
+  if (!prefill_open_[u]) note_nodes();
   FleetCell& c = cell();
   ++c.forwards;
   c.forward_seconds += us / 1e6;
@@ -277,6 +280,7 @@ void FleetSim::begin_step(int u, int64_t now) {
                                : slow_decode_.empty()          ? steps_.step(load)
                                                                : steps_.step(slowed(u, load));
   set_event(u, now + us_to_ns(step.step_us));
+  if (!decode_open_[u]) note_nodes();
   record_step(c, load, step);
 }
 

@@ -23,7 +23,8 @@ struct FleetShape {
 // What fleet to run next, asked every scale_interval_s of simulated time.
 struct ScaleInput {
   double day_second = 0;
-  UnitCounts draining;
+  UnitCounts draining;          // closed, with requests still to finish
+  bool starts_blocked = false;  // no nodes to be had: what starts does not come up
   // Over the last interval: prompt tokens that arrived and are in no cache, and output tokens they will want
   // (arrivals times the mean length of what has finished).
   double arrived_computed_tokens_per_s = 0;
@@ -65,6 +66,7 @@ struct FleetOptions {
   FleetShape shape;
   ScaleFunction scale;         // empty: the day's schedule
   UnitCounts scale_units_max;  // with `scale`: what it may ask for
+  UnitCounts scale_initial;    // and what serves before it is first asked
   double scale_interval_s = 60;
 };
 
@@ -72,6 +74,7 @@ struct FleetResult {
   FleetMetrics metrics;
   double kv_room_tokens = 0;
   int64_t unfinished_requests = 0;  // still in the system at the end
+  int nodes_peak = 0;               // serving, starting and draining at one instant
   // Must stay 0: steps with a rank over its room, and requests that arrived, were not refused, have not
   // finished and run nowhere.
   int64_t kv_over_room_steps = 0;

@@ -118,6 +118,11 @@ class FleetSim {
   ScaleInput scale_input(int64_t now);
 
   void set_units(int64_t now, UnitCounts units, UnitCounts held);
+  bool drains_decode(int u) const { return !decode_open_[u] && !decode_[u].idle(); }
+  bool drains_prefill(int u) const { return !prefill_open_[u] && events_[num_decode() + u] != kNever; }
+  // Nodes in use can only rise where units are set or a closed unit gets work.
+  void note_nodes();
+  UnitCounts draining() const;
 
   // Node time since the last call goes to the current cell.
   void account_nodes(int64_t now);
@@ -171,6 +176,7 @@ class FleetSim {
   };
   std::vector<SlowRank> slow_decode_;
   bool registry_lost_ = false;
+  bool starts_blocked_ = false;
   double crowd_ = 1;                // arrivals over the day's rate
   std::vector<DecodeJob> replays_;  // of lost decode units, by the number their prefill job carries
 

@@ -9,6 +9,21 @@ namespace {
 // Before, short answers are over-represented among the finished.
 constexpr int64_t kMeanOutputRequests = 1'000'000;
 
+// The highest open unit closes first; the lowest opens, one that is free of requests before one that drains.
+template <typename Drains>
+void open_units(int wanted, std::vector<char>& open, const Drains& drains) {
+  const auto num_units = static_cast<int>(open.size());
+  int have = static_cast<int>(std::count(open.begin(), open.end(), 1));
+  for (int u = num_units - 1; have > wanted; --u) {
+    if (open[u]) open[u] = 0, --have;
+  }
+  for (const bool draining : {false, true}) {
+    for (int u = 0; u < num_units && have < wanted; ++u) {
+      if (!open[u] && drains(u) == draining) open[u] = 1, ++have;
+    }
+  }
+}
+
 }  // namespace
 
 void FleetSim::schedule_faults() {
@@ -51,6 +66,9 @@ void FleetSim::apply_fault(const Fault& fault, bool begins, int64_t now) {
     case FaultKind::kLostRegistry:
       registry_lost_ = begins;
       tell_balancers(now);
+      break;
+    case FaultKind::kNoNodes:
+      starts_blocked_ = begins;
       break;
   }
 }
@@ -168,6 +186,7 @@ void FleetSim::scale(int64_t now) {
 ScaleInput FleetSim::scale_input(int64_t now) {
   ScaleInput in;
   in.day_second = clock_.day_second(now);
+  in.starts_blocked = starts_blocked_;
   int64_t arrived = 0, computed = 0, finished = 0, output = 0;
   for (int i = 0; i <= cell_idx_; ++i) {
     const FleetCell& c = result_.metrics.cells[static_cast<size_t>(i)];
@@ -185,10 +204,7 @@ ScaleInput FleetSim::scale_input(int64_t now) {
       static_cast<double>(arrived - scaled_arrived_) * mean_output / options_.scale_interval_s;
   scaled_arrived_ = arrived;
   scaled_computed_ = computed;
-  for (int u = units_.decode; u < num_decode(); ++u) in.draining.decode += !decode_[u].idle();
-  for (size_t u = static_cast<size_t>(units_.prefill); u < prefill_.size(); ++u) {
-    in.draining.prefill += events_[decode_.size() + u] != kNever;
-  }
+  in.draining = draining();
   return in;
 }
 
@@ -203,9 +219,24 @@ void FleetSim::set_units(int64_t now, UnitCounts units, UnitCounts held) {
   }
   units_ = units;
   held_ = held;
-  for (int u = 0; u < num_decode(); ++u) decode_open_[u] = u < units.decode;
-  for (int u = 0; u < static_cast<int>(prefill_.size()); ++u) prefill_open_[u] = u < units.prefill;
+  open_units(units.decode, decode_open_, [&](int u) { return drains_decode(u); });
+  open_units(units.prefill, prefill_open_, [&](int u) { return drains_prefill(u); });
+  note_nodes();
   tell_balancers(now);
+}
+
+UnitCounts FleetSim::draining() const {
+  UnitCounts draining;
+  for (int u = 0; u < num_decode(); ++u) draining.decode += drains_decode(u);
+  for (int u = 0; u < static_cast<int>(prefill_.size()); ++u) draining.prefill += drains_prefill(u);
+  return draining;
+}
+
+void FleetSim::note_nodes() {
+  const UnitCounts drains = draining();
+  const int nodes = (held_.decode + drains.decode) * options_.shape.decode_nodes +
+                    (held_.prefill + drains.prefill) * options_.shape.prefill_nodes;
+  result_.nodes_peak = std::max(result_.nodes_peak, nodes);
 }
 
 void FleetSim::account_nodes(int64_t now) {
@@ -216,12 +247,10 @@ void FleetSim::account_nodes(int64_t now) {
   c.decode_node_seconds += seconds * held_.decode * options_.shape.decode_nodes;
   c.prefill_node_seconds += seconds * held_.prefill * options_.shape.prefill_nodes;
   for (int u = 0; u < num_decode(); ++u) {
-    const bool draining = !decode_open_[u] && !decode_[u].idle();
-    if (draining) c.decode_drain_node_seconds += seconds * options_.shape.decode_nodes;
+    if (drains_decode(u)) c.decode_drain_node_seconds += seconds * options_.shape.decode_nodes;
   }
-  for (size_t u = 0; u < prefill_.size(); ++u) {
-    const bool draining = !prefill_open_[u] && events_[decode_.size() + u] != kNever;
-    if (draining) c.prefill_drain_node_seconds += seconds * options_.shape.prefill_nodes;
+  for (int u = 0; u < static_cast<int>(prefill_.size()); ++u) {
+    if (drains_prefill(u)) c.prefill_drain_node_seconds += seconds * options_.shape.prefill_nodes;
   }
 }
 

@@ -99,7 +99,7 @@ TEST(PublishedDay, SameSeedSameBytesOtherSeedOtherBytes) {
   EXPECT_NE(first.find(hw.hash), std::string::npos);
   // The bytes themselves: another compiler, C library or machine must give the same. Changes with anything
   // that changes a result or a word of the report.
-  EXPECT_EQ(fmt::format("{:016x}", hash_bytes(first)), "73971af55212d97a");
+  EXPECT_EQ(fmt::format("{:016x}", hash_bytes(first)), "9b81a676d25fc01f");
 }
 
 TEST(Balancing, PoliciesOrderAsMeasured) {
@@ -151,13 +151,19 @@ TEST(Balancing, PrefillPoliciesOrderAsMeasured) {
 TEST(Traps, DrainsTakeLifetimesNotFractions) {
   const DayFiles shrinking{steady_day().load,
                            DaySchedule({{0, 36 + 16, {2, 4}}, {12 * 3600, 18 + 16, {1, 4}}}), 0, 0};
+  // The longest of thousands of requests decides, so over a few seeds.
   const auto drain_s = [&](double fraction) {
-    FleetOptions options = steady_options();
-    options.requests_per_day /= 2;
-    options.fraction = fraction;
-    return run_day(test_profile("h800-day"), ModelShape{}, shrinking, options, {})
-        .metrics.total()
-        .decode_drain_node_seconds;
+    double sum = 0;
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      FleetOptions options = steady_options();
+      options.requests_per_day /= 2;
+      options.fraction = fraction;
+      options.seed = seed;
+      sum += run_day(test_profile("h800-day"), ModelShape{}, shrinking, options, {})
+                 .metrics.total()
+                 .decode_drain_node_seconds;
+    }
+    return sum / 4;
   };
   const double half = drain_s(0.02), whole = drain_s(0.04);
   std::printf("drain of one unit: %.0f node-seconds at 2 %% of each hour, %.0f at 4 %%\n", half, whole);
@@ -176,8 +182,9 @@ Report whole_day(const FleetOptions& options, bool autoscaled) {
   std::unique_ptr<DayAutoscaler> autoscaler;
   if (autoscaled) {
     const AutoscaleOptions scaling = autoscale_options(hw, ModelShape{}, run.options, {}).value();
-    autoscaler = std::make_unique<DayAutoscaler>(scaling, run.options, nullptr, day.schedule.units_at(0),
-                                                 day.start_hour);
+    run.options.scale_initial = initial_units(day.schedule.units_at(0), scaling);
+    autoscaler = std::make_unique<DayAutoscaler>(scaling, run.options, day.load, false,
+                                                 run.options.scale_initial, day.start_hour);
     run.autoscaled = true;
     run.clairvoyant_node_hours = clairvoyant_node_hours(day.load, scaling, run.options);
     run.options.scale = [&](const ScaleInput& in) { return autoscaler->decide(in); };

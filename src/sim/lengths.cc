@@ -48,8 +48,8 @@ RequestShape LengthModel::sample(Rng& rng) const {
   r.input_tokens = static_cast<int32_t>(input + 0.5);
   const double output = std::clamp<double>(output_.sample(rng), 1, options_.output_tokens_max);
   r.output_tokens = static_cast<int32_t>(output + 0.5);
-  const bool continuation = (rng.next_u64() >> 11) < continuation_below_;
-  const double hit = continuation ? options_.continuation_hit : options_.other_hit;
+  r.continuation = (rng.next_u64() >> 11) < continuation_below_;
+  const double hit = r.continuation ? options_.continuation_hit : options_.other_hit;
   r.cached_tokens =
       static_cast<int32_t>(r.input_tokens * hit) / options_.block_tokens * options_.block_tokens;
   return r;

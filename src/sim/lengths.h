@@ -58,6 +58,7 @@ struct RequestShape {
   int32_t input_tokens = 0;
   int32_t cached_tokens = 0;  // of input, whole blocks, always below input
   int32_t output_tokens = 0;
+  bool continuation = false;  // of the class that hits most of its prompt
 };
 
 class LengthModel {

@@ -1,6 +1,7 @@
 // Stage times of the cost model as the overlap tables want them.
 #include "sim/overlap_times.h"
 
+#include <algorithm>
 #include <array>
 
 namespace fathom::sim {
@@ -38,6 +39,7 @@ OverlapStageTimes prefill_overlap_times(const HardwareProfile& hw, const ModelSh
       model.experts_per_token * half.tokens * unit.ep / unit.slots * unit.expert_imbalance;
   const double width = model.moe_intermediate;
   const auto ffn = [&](double tokens, double groups, double ffn_width) {
+    if (ffn_width == 0) return 0.0;  // a model without shared experts
     return gemm_us(hw, {tokens, 2 * ffn_width, model.hidden, groups, sm}) +
            gemm_us(hw, {tokens, model.hidden, ffn_width, groups, sm});
   };
@@ -52,6 +54,14 @@ OverlapStageTimes prefill_overlap_times(const HardwareProfile& hw, const ModelSh
   times.dispatch_us = wire_us * dispatch_share / (dispatch_share + combine_share);
   times.combine_us = wire_us - times.dispatch_us;
   return times;
+}
+
+double prefill_exposed_us(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit,
+                          const PrefillLoad& rank_load) {
+  const OverlapStageTimes half = prefill_overlap_times(hw, model, unit, rank_load);
+  const std::array<OverlapStageTimes, 2> both = {half, half};
+  const double layer_us = evaluate_overlap(prefill_table(), both, kLayers).layer_us;
+  return std::max(0.0, layer_us - 2 * half.compute_us());
 }
 
 }  // namespace fathom::sim

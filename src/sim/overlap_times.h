@@ -16,5 +16,9 @@ double evaluated_layer_us(const DecodeStages& stages);
 // Half a rank's prefill layer: what one of its two micro-batches brings.
 OverlapStageTimes prefill_overlap_times(const HardwareProfile& hw, const ModelShape& model,
                                         const PrefillUnitShape& unit, const PrefillLoad& rank_load);
+// Per layer, the time in which neither micro-batch computes: what prefill's table leaves of dispatch and
+// combine.
+double prefill_exposed_us(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit,
+                          const PrefillLoad& rank_load);
 
 }  // namespace fathom::sim

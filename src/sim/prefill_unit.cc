@@ -81,7 +81,7 @@ ForwardLoad PrefillUnit::begin_forward() {
   for (int r = 0; r < num_ranks; ++r) {
     const RankLoad used = cut_rank(r);
     const auto cost_ns = static_cast<int64_t>(static_cast<double>(used.cost) * slowness_[r]);
-    load.cost_ns_max = std::max(load.cost_ns_max, cost_ns);
+    if (cost_ns > load.cost_ns_max) load.cost_ns_max = cost_ns, load.tokens_slowest = used.tokens;
     load.cost_ns_sum += cost_ns;
     load.tokens_max = std::max(load.tokens_max, used.tokens);
     load.tokens_sum += used.tokens;

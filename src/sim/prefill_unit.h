@@ -24,6 +24,7 @@ struct PrefillJob {
 struct ForwardLoad {
   int64_t cost_ns_max = 0, cost_ns_sum = 0;  // per layer; a slow rank counts for more
   int64_t tokens_sum = 0, tokens_max = 0;
+  int64_t tokens_slowest = 0;  // of the rank that costs the most
   int64_t num_prompts = 0;
   bool saturated = false;  // there was a fifth more work than one forward can take
 };

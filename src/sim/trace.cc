@@ -1,9 +1,11 @@
-// Reading traces (JSON lines and CSV), making synthetic ones, and what they can hit at best.
+// Reading traces (JSON lines and CSV), and what they can hit at best.
 #include "sim/trace.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
+#include <span>
 #include <unordered_set>
 
 #include "sim/csv.h"
@@ -136,8 +138,7 @@ int64_t days_of(int year, int month, int day) {
 }
 
 // "2023-11-16 18:15:46.6805900" to microseconds since 1970.
-Result<int64_t> parse_time(const std::string& file, const CsvRow& row) {
-  const std::string_view text = row.fields[0];
+Result<int64_t> parse_time(const std::string& file, const CsvRow& row, std::string_view text) {
   int part[5] = {};  // year, month, day, hour, minute
   constexpr struct {
     size_t at, size;
@@ -164,14 +165,55 @@ Result<int64_t> parse_time(const std::string& file, const CsvRow& row) {
   return minutes * 60'000'000 + static_cast<int64_t>(second * 1e6);
 }
 
+constexpr std::string_view kColumns[] = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"};
+
+// Which field holds which of kColumns. A header may have them in any order, and others beside them: what a
+// log says of a request besides is of no use to a replay.
+Result<std::array<size_t, 3>> csv_columns(const std::string& file, const CsvRow& header) {
+  std::array<size_t, 3> column{};
+  for (size_t i = 0; i < std::size(kColumns); ++i) {
+    const auto found = std::find(header.fields.begin(), header.fields.end(), kColumns[i]);
+    if (found == header.fields.end())
+      return invalid_argument("{}:{}: {}: no such column in the header", file, header.line, kColumns[i]);
+    if (std::find(found + 1, header.fields.end(), kColumns[i]) != header.fields.end())
+      return invalid_argument("{}:{}: {}: two columns of that name", file, header.line, kColumns[i]);
+    column[i] = static_cast<size_t>(found - header.fields.begin());
+  }
+  return column;
+}
+
+// The same fields in every row, so that a torn line is seen; without a header, the three alone.
+Status check_fields(const std::string& file, const CsvRow& row, const CsvRow* header) {
+  const size_t wanted = header != nullptr ? header->fields.size() : std::size(kColumns);
+  if (row.fields.size() <= wanted) return ok_status();
+  if (header == nullptr) {
+    return invalid_argument(
+        "{}:{}: column {}: \"{}\" has no name; more than TIMESTAMP,ContextTokens,GeneratedTokens needs a "
+        "header",
+        file, row.line, wanted + 1, row.fields[wanted]);
+  }
+  return invalid_argument("{}:{}: column {}: \"{}\", but the header names {} columns", file, row.line,
+                          wanted + 1, row.fields[wanted], wanted);
+}
+
 Result<Trace> parse_csv(const std::string& file, std::string_view text) {
   Trace trace{file, 512, {}};
   int64_t first = -1;
-  for (const CsvRow& row : csv_rows(text)) {
-    if (row.fields[0] == "TIMESTAMP" && trace.requests.empty()) continue;
-    ASSIGN_OR_RETURN(const int64_t at, parse_time(file, row));
-    ASSIGN_OR_RETURN(const int64_t input, csv_integer(file, row, 1, "ContextTokens", 1, kTokensMax));
-    ASSIGN_OR_RETURN(const int64_t output, csv_integer(file, row, 2, "GeneratedTokens", 1, kTokensMax));
+  std::array<size_t, 3> column = {0, 1, 2};
+  const std::vector<CsvRow> rows = csv_rows(text);
+  const auto is_header = [](const CsvRow& row) {
+    return std::find(row.fields.begin(), row.fields.end(), kColumns[0]) != row.fields.end();
+  };
+  const CsvRow* header = !rows.empty() && is_header(rows.front()) ? &rows.front() : nullptr;
+  if (header != nullptr) {
+    ASSIGN_OR_RETURN(column, csv_columns(file, *header));
+  }
+  for (const CsvRow& row : std::span(rows).subspan(header != nullptr ? 1 : 0)) {
+    RETURN_IF_ERROR(check_fields(file, row, header));
+    if (column[0] >= row.fields.size()) return invalid_argument("{}:{}: TIMESTAMP: missing", file, row.line);
+    ASSIGN_OR_RETURN(const int64_t at, parse_time(file, row, row.fields[column[0]]));
+    ASSIGN_OR_RETURN(const int64_t input, csv_integer(file, row, column[1], kColumns[1], 1, kTokensMax));
+    ASSIGN_OR_RETURN(const int64_t output, csv_integer(file, row, column[2], kColumns[2], 1, kTokensMax));
     if (first < 0) first = at;
     if (at - first < (trace.requests.empty() ? 0 : trace.requests.back().arrival_us)) {
       return invalid_argument("{}:{}: TIMESTAMP: earlier than the line before", file, row.line);
@@ -214,50 +256,6 @@ TraceStats trace_stats(const Trace& trace) {
   s.output_cv2 = std::max(1e-3, out2 / n / (s.output_mean * s.output_mean) - 1);
   s.hit_share_bound = hit / in;
   return s;
-}
-
-Trace synthetic_trace(const SyntheticOptions& options, uint64_t seed) {
-  Trace trace{"synthetic", options.block_tokens, {}};
-  const LengthModel lengths(options.lengths);
-  const QuantileTable gaps = exponential_table();
-  Rng rng(seed);
-  uint32_t next_block = 0;
-  std::vector<std::vector<uint32_t>> conversations(static_cast<size_t>(std::max(1, options.conversations)));
-  const double mean_gap_us = 1e6 / options.requests_per_s;
-  double at_us = 0;
-  int burst_left = 0;
-  while (at_us < options.seconds * 1e6) {
-    if (burst_left > 0) {
-      --burst_left;
-    } else {
-      at_us += gaps.sample(rng) * mean_gap_us;
-      // A burst stands for burst_size single arrivals; the mean rate stays.
-      if (rng.next_double() * options.burst_size < options.burst_share) {
-        burst_left = options.burst_size - 1;
-        at_us += mean_gap_us * burst_left;
-      }
-    }
-    const RequestShape shape = lengths.sample(rng);
-    TraceRequest r;
-    r.arrival_us = static_cast<int64_t>(at_us);
-    r.output_tokens = shape.output_tokens;
-    std::vector<uint32_t>* conversation = nullptr;
-    if (rng.next_double() < options.shared_share) {
-      conversation = &conversations[rng.next_below(conversations.size())];
-      r.blocks = *conversation;
-    }
-    const auto kept = static_cast<int32_t>(r.blocks.size()) * options.block_tokens;
-    if (kept + shape.input_tokens > options.lengths.input_tokens_max) r.blocks.clear();
-    r.input_tokens = static_cast<int32_t>(r.blocks.size()) * options.block_tokens + shape.input_tokens;
-    const auto need = static_cast<size_t>((r.input_tokens + options.block_tokens - 1) / options.block_tokens);
-    while (r.blocks.size() < need) r.blocks.push_back(next_block++);
-    if (conversation != nullptr) {
-      *conversation = r.blocks;
-      conversation->resize(static_cast<size_t>(r.input_tokens / options.block_tokens));
-    }
-    trace.requests.push_back(std::move(r));
-  }
-  return trace;
 }
 
 }  // namespace fathom::sim

@@ -1,5 +1,4 @@
-// Request traces: Mooncake's JSON lines (with block hashes), Azure's CSV (lengths only), and a synthetic
-// generator.
+// Request traces: Mooncake's JSON lines (with block hashes) and Azure's CSV (lengths only).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +7,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "sim/lengths.h"
 
 namespace fathom::sim {
 
@@ -39,18 +37,5 @@ struct TraceStats {
   double duration_s = 0;
 };
 TraceStats trace_stats(const Trace& trace);
-
-struct SyntheticOptions {
-  double seconds = 600;
-  double requests_per_s = 20;
-  double burst_share = 0;  // of requests that come in bursts instead of evenly
-  int burst_size = 32;
-  LengthOptions lengths;
-  double shared_share = 0.5;  // of requests that continue one of `conversations`
-  int conversations = 200;
-  int block_tokens = 64;
-};
-// Conversations grow: a continuation's prompt is the earlier prompt, its answer and a new turn.
-Trace synthetic_trace(const SyntheticOptions& options, uint64_t seed);
 
 }  // namespace fathom::sim

@@ -1,4 +1,4 @@
-// The shipped traces, torn ones and made-up ones.
+// The shipped traces, and torn ones.
 #include "sim/trace.h"
 
 #include <gtest/gtest.h>
@@ -45,6 +45,27 @@ TEST(Trace, ACsvTraceRunsOverMidnightAndLeapDays) {
   EXPECT_EQ(trace.requests[2].arrival_us, 86'401'000'000);
 }
 
+// A header names its columns, in any order; those that a replay does not use are accepted.
+TEST(Trace, ACsvHeaderMayHaveMoreColumns) {
+  const Trace trace = parse_trace("t.csv",
+                                  "Model,TIMESTAMP,GeneratedTokens,ContextTokens,User\n"
+                                  "chat,2024-02-28 23:59:59.5,7,11,ann\n,2024-02-28 23:59:59.5,8,12,\n")
+                          .value();
+  ASSERT_EQ(trace.requests.size(), 2u);
+  EXPECT_EQ(trace.requests[0].input_tokens, 11);
+  EXPECT_EQ(trace.requests[1].output_tokens, 8);
+  const std::string row = "2023-11-16 18:15:46.68,5,6";
+  EXPECT_EQ(error_of("TIMESTAMP,ContextTokens\n"),
+            "t.jsonl:1: GeneratedTokens: no such column in the header");
+  EXPECT_EQ(error_of("TIMESTAMP,ContextTokens,GeneratedTokens,TIMESTAMP\n"),
+            "t.jsonl:1: TIMESTAMP: two columns of that name");
+  EXPECT_EQ(error_of("TIMESTAMP,ContextTokens,GeneratedTokens\n" + row + ",9\n"),
+            "t.jsonl:2: column 4: \"9\", but the header names 3 columns");
+  EXPECT_EQ(error_of(row + "\n" + row + ",chat\n"),
+            "t.jsonl:2: column 4: \"chat\" has no name; more than TIMESTAMP,ContextTokens,GeneratedTokens "
+            "needs a header");
+}
+
 TEST(Trace, BadInputNamesFileLineAndField) {
   const std::string good =
       "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [1, 2]}\n";
@@ -72,19 +93,6 @@ TEST(Trace, BadInputNamesFileLineAndField) {
             "t.jsonl:1: input_length: 6.5 is not a whole number");
   EXPECT_EQ(error_of("{\"timestamp\": 6, \"timestamp\": 7}"), "t.jsonl:1: timestamp: given twice");
   EXPECT_EQ(error_of(""), "t.jsonl:1: trace: no requests");
-}
-
-TEST(Trace, SyntheticIsSeededAndShares) {
-  SyntheticOptions options;
-  options.seconds = 60;
-  const Trace a = synthetic_trace(options, 1);
-  const Trace b = synthetic_trace(options, 1);
-  ASSERT_EQ(a.requests.size(), b.requests.size());
-  EXPECT_EQ(a.requests.back().arrival_us, b.requests.back().arrival_us);
-  EXPECT_NEAR(static_cast<double>(a.requests.size()), 1200, 150);
-  EXPECT_GT(trace_stats(a).hit_share_bound, 0.2);
-  options.shared_share = 0;
-  EXPECT_EQ(trace_stats(synthetic_trace(options, 1)).hit_share_bound, 0);
 }
 
 }  // namespace
