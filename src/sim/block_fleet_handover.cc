@@ -64,8 +64,9 @@ void BlockFleet::prefill_event(int unit_idx, int rank, int id, uint32_t epoch, H
   if (!unit.alive || s == nullptr) return;
   if (s->stage == SequenceStage::kHandover) {
     apply_prefill(unit_idx, rank, *s, s->prefill_leg.on_event(event));
+    s = unit.ranks[static_cast<size_t>(rank)].find(id, epoch);  // what was applied may have ended it
     // Waiting for a decode rank, the leg has not begun: nothing but the blocks to give back.
-    if (event == HandoverEvent::kAbort && s->prefill_leg.state() == PrefillLeg::State::kIdle) {
+    if (event == HandoverEvent::kAbort && s != nullptr && s->prefill_leg.state() == PrefillLeg::State::kIdle) {
       unit.ranks[static_cast<size_t>(rank)].erase(id, epoch);
     }
   } else if (event == HandoverEvent::kAbort) {
