@@ -6,7 +6,7 @@ PORT ?= 8000
 RELEASE := build/release
 CMAKE := cmake -G Ninja -S .
 
-.PHONY: help setup build serve chat test build-tests unit e2e san-short test-san test-slow eval perplexity bench-peer clean
+.PHONY: help setup build serve chat test build-tests unit e2e san-short test-san test-slow eval perplexity bench-peer bench-peer-serve clean
 .NOTPARALLEL:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make eval       exact-match accuracy of the built-in model on held-out questions"
 	@echo "make perplexity what each weight format costs on the built-in model's evaluation text"
 	@echo "make bench-peer speed beside llama.cpp and ik_llama.cpp on the same models (QUICK=1: under 10 minutes)"
+	@echo "make bench-peer-serve  streaming clients on fathom serve beside llama.cpp's server"
 	@echo "make test-san   all unit and end-to-end tests under address + undefined, then thread sanitizers"
 	@echo "make test-slow  long fuzzing and big runs"
 
@@ -86,9 +87,13 @@ perplexity: setup
 bench-peer: perplexity
 	@tools/setup.sh build
 	@$(CMAKE) -B $(RELEASE) -DCMAKE_BUILD_TYPE=Release >/dev/null
-	@ninja -C $(RELEASE) -j$(JOBS) --quiet peer_cell
+	@ninja -C $(RELEASE) -j$(JOBS) --quiet peer_cell fathom
 	@bench/peer/setup.sh
 	@build/peer/venv/bin/python bench/peer/run.py $(if $(QUICK),--quick) $(ARGS)
+
+bench-peer-serve: build
+	@bench/peer/setup.sh serve
+	@build/peer/venv/bin/python bench/peer/serve.py $(ARGS)
 
 clean:
 	@rm -rf build

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/cpu.h"
 #include "base/rng.h"
+#include "engine/arbiter.h"
 #include "engine/decode_engine.h"
 #include "engine/model_parts.h"
 #include "engine/prefill_engine.h"
@@ -26,9 +27,9 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kPrefillChunk = 2048;  // an option of the engine: throughput before short gaps
-constexpr double kCellSeconds = 2.5;     // of decode steps
+constexpr double kCellSeconds = 2.5;  // of decode steps
 constexpr int kStepsMin = 3, kStepsMax = 48, kPrefillRuns = 2;
+constexpr int32_t kWarmUpTokens = 512;
 constexpr int kTokenFirst = 256, kTokensReserved = 512;  // ids are drawn from [256, vocabulary - 256)
 constexpr KvAccount kAccount{1};
 
@@ -118,7 +119,7 @@ class Bench {
         cache_(storage_.num_blocks(), 2, model.weights().fingerprint, storage_.layout().to_string()) {
     ForwardOptions options{.phase = Phase::kPrefill,
                            .threads = threads,
-                           .max_tokens_per_rank = kPrefillChunk,
+                           .max_tokens_per_rank = serving_.prefill_tokens_per_rank(),
                            .max_logit_rows = max_batch,
                            .max_context = max_context,
                            .clock = &system_clock()};
@@ -136,7 +137,8 @@ class Bench {
   }
 
   Figures prefill(int32_t tokens) {
-    prefill_once(make_sequence(static_cast<int32_t>(std::min<int64_t>(tokens, kPrefillChunk))));  // warm-up
+    // Warm-up: first touches, and what steps cost, from which the server's rule takes their length.
+    for (int run = 0; run < 2; ++run) prefill_once(make_sequence(std::min(tokens, kWarmUpTokens)));
     prefill_executor_->reset();
     Figures figures;
     std::vector<double> times;
@@ -216,10 +218,12 @@ class Bench {
     int64_t steps = 0;
     prefill_->start(*sequence);
     while (sequence->num_stored < sequence->num_tokens()) {
-      const int64_t left = sequence->num_tokens() - sequence->num_stored;
-      StepShare share{.sequence = sequence.get(),
-                      .num_tokens = static_cast<int32_t>(std::min(left, kPrefillChunk))};
+      const int32_t left = sequence->num_tokens() - sequence->num_stored;
+      const int32_t most = choose_chunk_tokens(serving_, costs_, /*decoding=*/false, 1);
+      StepShare share{.sequence = sequence.get(), .num_tokens = std::min(left, most)};
+      const double begin = seconds();
       CHECK(prefill_->run({&share, 1}).ok());
+      costs_.observe_prefill(share.num_tokens, seconds() - begin);
       ++steps;
       if (logits != nullptr) logits->assign(share.logits.begin(), share.logits.end());
     }
@@ -257,6 +261,8 @@ class Bench {
   }
 
   const int32_t vocab_;
+  const EngineOptions serving_;  // as `fathom serve` runs by default
+  StepCosts costs_;
   KvStorage storage_;
   KvCache cache_;
   std::optional<MeasuredExecutor> prefill_executor_, decode_executor_;
@@ -349,9 +355,11 @@ int run(const std::vector<std::string>& args) {
   const double begin = seconds();
   const auto model = Model::load(**source, {.weights = *format}, team);
   if (!model.ok()) return fail(model.status().message());
-  fmt::print("{{\"cell\":\"load\",\"seconds\":{:.3f},\"weight_bytes\":{},\"isa\":\"{}\"}}\n",
-             seconds() - begin, (*model)->weights().bytes.total(), isa_name(active_isa()));
   Bench bench(**model, threads, max_batch, max_context);
+  fmt::print(
+      "{{\"cell\":\"load\",\"seconds\":{:.3f},\"weight_bytes\":{},\"mapped_bytes\":{},\"isa\":\"{}\"}}\n",
+      seconds() - begin, (*model)->weights().bytes.total(), (*model)->weights().mapped_bytes,
+      isa_name(active_isa()));
   if (logits > 0) print_logits(bench, logits);
   for (const Cell& cell : cells) {
     const Figures figures =

@@ -13,6 +13,7 @@ import os
 import pathlib
 import platform
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from shapes import SHAPES, Machine, bound_stages
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CELL_PROGRAM = pathlib.Path(os.environ.get("PEER_CELL", ROOT / "build/release/bench/peer_cell"))
+FATHOM = pathlib.Path(os.environ.get("FATHOM", ROOT / "build/release/fathom"))
 PEER_FORMATS = {"bf16": "half", "int8": "q8_0", "int4": "q4_0"}
 BUSY_SHARE_MAX = 0.05  # of all processors, by other processes
 NOISE = 0.95
@@ -41,7 +43,8 @@ QUICK = [("M", "bf16", ["prefill:512"]), ("M", "bf16", ["decode:1@128", "decode:
          ("M", "int8", ["decode:1@128", "decode:16@128"]), ("M", "int4", ["prefill:512"]),
          ("M", "int4", ["decode:1@128", "decode:16@128"]), ("S", "bf16", ["prefill:512"]),
          ("S", "bf16", ["decode:1@128", "decode:64@128"])]
-FP8_CELLS = {"prefill:512", "decode:1@128"}  # measured beside the peers' 8 bits
+# Cells of Fathom in other forms: FP8 weights beside the peers' 8 bits, and M mapped from its converted folder.
+FORM_CELLS = {"prefill:512", "decode:1@128"}
 
 
 def cpu_flags():
@@ -67,8 +70,20 @@ class Models:
         shape = SHAPES[name]
         make_models.make(shape, self.folder, sorted({self.variant(e, shape) for e in ("llama", "ik")}))
 
+    def converted(self, name, weights):
+        target = self.folder / f"{name}-{weights}-fathom"
+        part = target.with_suffix(".part")
+        if not target.exists():
+            shutil.rmtree(part, ignore_errors=True)
+            subprocess.run([FATHOM, "model", "convert", self.folder / f"{name}-hf", part, "--weights", weights],
+                           check=True)
+            part.rename(target)
+        return target
+
     def path(self, engine, name, weights):
         shape = SHAPES[name]
+        if engine == "fathom-mapped":
+            return self.converted(name, weights)
         if engine.startswith("fathom"):
             return self.folder / f"{name}-hf"
         variant = self.variant(engine, shape)
@@ -90,6 +105,27 @@ def command(engine, models, model, weights, cells, threads):
         form = "fp8" if engine == "fathom-fp8" else weights
         return [CELL_PROGRAM, path, form, *cells, "--threads", str(threads)]
     return [sys.executable, HERE / "peer_cell.py", engine, path, *cells, "--threads", str(threads)]
+
+
+def wanted_cells(engine, model, weights, cells):
+    """Of `cells`, those that are measured with this engine."""
+    if engine == "fathom-fp8":
+        return [c for c in cells if weights == "int8" and c in FORM_CELLS]
+    if engine == "fathom-mapped":
+        return [c for c in cells if model == "M" and c in FORM_CELLS]
+    return cells
+
+
+def warm_page_cache(path):
+    for file in [path] if path.is_file() else sorted(path.glob("*.safetensors")):
+        with open(file, "rb", buffering=0) as data:
+            while data.read(1 << 24):
+                pass
+
+
+def processor_name():
+    with open("/proc/cpuinfo") as file:
+        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
 
 
 def busy_seconds():
@@ -175,6 +211,8 @@ def row_of(key, engines, machine):
             row["ratio"] = speed["fathom"] / max(peers)
     if "fathom-fp8" in speed and peers:
         row["fp8_ratio"] = speed["fathom-fp8"] / max(peers)
+    if "fathom-mapped" in speed and "fathom" in speed:
+        row["mapped_ratio"] = speed["fathom-mapped"] / speed["fathom"]
     return row
 
 
@@ -207,6 +245,10 @@ def markdown(report):
            "faster peer's 8 bits" for r in report["cells"] if "fp8_ratio" in r]
     if fp8:
         lines.append("FP8 weights: " + "; ".join(fp8) + ".")
+    mapped = [f"{r['model']} {r['weights']} {r['cell']} {r['mapped_ratio']:.2f}" for r in report["cells"]
+              if "mapped_ratio" in r]
+    if mapped:
+        lines.append("Mapped from the converted folder, of the speed above: " + ", ".join(mapped) + ".")
     if report["disturbed"]:
         lines.append(f"\\* Other processes took more than 5 % of the processors in {len(report['disturbed'])} runs.")
     return "\n".join(lines) + "\n"
@@ -270,12 +312,10 @@ def neighbour_test(models, args):
 def report_of(results, args, rounds):
     machine = results.machine()
     rows = [row_of(key, engines, machine) for key, engines in results.cells.items()]
-    with open("/proc/cpuinfo") as file:
-        model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
     loads = [{"model": m, "weights": w, "engine": e, "load_s": statistics.median(x["seconds"] for x in runs),
               **{k: runs[-1][k] for k in ("weight_bytes", "kv_bytes", "resident_bytes") if k in runs[-1]}}
              for (m, w, e), runs in results.loads.items()]
-    return {"processor": model, "kernel": platform.release(), "threads": args.threads, "rounds": rounds,
+    return {"processor": processor_name(), "kernel": platform.release(), "threads": args.threads, "rounds": rounds,
             "isa": results.systems.get("fathom", ""), "systems": results.systems, "peers": peer_versions(),
             "machine": vars(machine), "cells": rows, "loads": loads, "disturbed": results.disturbed,
             "geometric_mean": geometric_mean([r["ratio"] for r in rows if "ratio" in r])}
@@ -289,9 +329,10 @@ def run_groups(groups, models, args):
             if args.quick and time.monotonic() - begin > QUICK_SECONDS:
                 return results, round_idx + 1
             for engine in args.engines:
-                wanted = [c for c in cells if engine != "fathom-fp8" or (weights == "int8" and c in FP8_CELLS)]
+                wanted = wanted_cells(engine, model, weights, cells)
                 if not wanted:
                     continue
+                warm_page_cache(models.path(engine, model, weights))
                 try:
                     lines, others = json_lines(command(engine, models, model, weights, wanted, args.threads))
                 except (RuntimeError, subprocess.TimeoutExpired) as error:
@@ -334,7 +375,7 @@ def main():
     ap.add_argument("--rounds", type=int, default=0)
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--only", default="", help="MODEL, MODEL-WEIGHTS or MODEL-WEIGHTS-CELL, by commas")
-    ap.add_argument("--engines", default="fathom,llama,ik,fathom-fp8")
+    ap.add_argument("--engines", default="fathom,llama,ik,fathom-fp8,fathom-mapped")
     ap.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/peer")
     ap.add_argument("--out", type=pathlib.Path, default=ROOT / "build/peer/results")
     ap.add_argument("--neighbour", action="store_true", help="speed kept beside busy processes, S int8")
@@ -354,8 +395,9 @@ def main():
     for name in sorted({"S", *(g[0] for g in groups)}):
         models.prepare(name)
     for engine in args.engines:
-        for model, weights, _ in groups:
-            models.path(engine, model, weights)
+        for model, weights, cells in groups:
+            if wanted_cells(engine, model, weights, cells):
+                models.path(engine, model, weights)
     check = cross_check(models, args) if "llama" in args.engines else None
     if check:
         print("logits of S beside llama.cpp's:", json.dumps(check))

@@ -37,6 +37,7 @@ struct ConvertArgs {
   std::string folder;
   std::string out;
   std::string weights;
+  std::string layout = "panels";
   int threads = 0;
 };
 
@@ -70,7 +71,8 @@ int run_convert(const ConvertArgs& args) {
       args.threads > 0 ? args.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   ThreadTeam team(threads);
   ProgressLine progress;
-  ConvertOptions options{.weights = **format};
+  ConvertOptions options{.weights = **format,
+                         .layout = args.layout == "rows" ? ConvertLayout::kRows : ConvertLayout::kPanels};
   options.progress = [&](int64_t done, int64_t total) { progress.show(done, total); };
   const auto report = convert_model(**source, args.out, options, team);
   progress.end();
@@ -102,6 +104,13 @@ void add_model_command(CLI::App& app, Outcome& outcome) {
   convert->add_option("DIR", convert_args->folder, "A Hugging Face model folder")->required();
   convert->add_option("OUT", convert_args->out, "The folder to write: absent or empty")->required();
   convert->add_option("--weights", convert_args->weights, "bf16, fp8, int8 or int4")->required();
+  convert
+      ->add_option(
+          "--layout", convert_args->layout,
+          "panels: as the kernels read them, used where the file is mapped; rows: codes and scales row "
+          "by row, for other readers, packed at every start")
+      ->check(CLI::IsMember({"panels", "rows"}))
+      ->capture_default_str();
   convert->add_option("--threads", convert_args->threads, "Threads (0: one per core)")
       ->check(CLI::Range(0, 1024));
   convert->callback([convert_args, &outcome] { outcome.exit_code = run_convert(*convert_args); });

@@ -64,9 +64,9 @@ TEST(Arbiter, chunks_keep_the_gap_within_the_limit) {
 
 TEST(Arbiter, ranks_share_the_chunk) {
   EngineOptions options;
-  EXPECT_EQ(options.prefill_tokens_per_rank(), 512);
+  EXPECT_EQ(options.prefill_tokens_per_rank(), 1024);
   options.prefill_ep = 3;
-  EXPECT_EQ(options.prefill_tokens_per_rank(), 192);
+  EXPECT_EQ(options.prefill_tokens_per_rank(), 384);
   options.prefill_ep = 32;
   EXPECT_EQ(options.prefill_tokens_per_rank(), 128);
   options.prefill_chunk_tokens = 64;
@@ -77,8 +77,8 @@ TEST(Arbiter, with_nothing_decoding_the_step_limit_rules) {
   EngineOptions options;
   StepCosts costs;
   costs.observe_prefill(64, 0.1);
-  EXPECT_EQ(choose_chunk_tokens(options, costs, false, 1), 320);
-  EXPECT_EQ(choose_chunk_tokens(options, costs, false, 4), 64);
+  EXPECT_EQ(choose_chunk_tokens(options, costs, false, 1), 960);
+  EXPECT_EQ(choose_chunk_tokens(options, costs, false, 4), 192);
   costs = StepCosts();
   costs.observe_prefill(64, 0.001);
   EXPECT_EQ(choose_chunk_tokens(options, costs, false, 1), options.prefill_chunk_tokens);

@@ -31,14 +31,15 @@ struct EngineOptions {
   int32_t decode_max_per_rank = 0;  // sequences of one decode rank; 0: max_running ÷ decode_ep, rounded up
   // Most tokens of one prefill step over all ranks, a multiple of 64. A rank takes its share of it, but up to
   // 128 in any case; buffers are sized for that.
-  int32_t prefill_chunk_tokens = 512;
+  int32_t prefill_chunk_tokens = 1024;
   // While sequences decode, a prefill step is kept so short that the gap between two of their tokens stays
   // below decode_gap_ratio_max times a decode step, and below decode_gap_seconds_max; but never under
   // 64 tokens. The ratio is what holds the 99th percentile of the gaps near the median.
   double decode_gap_ratio_max = 2.5;
   double decode_gap_seconds_max = 0.25;
-  // Length a prefill step may reach when nothing decodes: bounds how long a new or cancelled request waits.
-  double prefill_step_seconds_max = 0.5;
+  // Length a prefill step may reach when nothing decodes: bounds how long a new request waits behind it (a
+  // cancelled one stops it). Longer steps read weights and expand the stored latent less often.
+  double prefill_step_seconds_max = 1.5;
 
   double handover_lease_seconds = 10;  // a hand-over without an answer for so long is given up and replayed
   double sweep_seconds = 0.05;  // how often deadlines and leases are looked at when nothing else happens

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/dispatch.h"
+#include "kernels/panel_layout.h"
 
 namespace fathom {
 
@@ -47,6 +48,17 @@ void pack_rows(const PackedWeight& w, int64_t first_row, int64_t num_rows, const
   CHECK(num_rows % kLinearTileN == 0 || first_row + num_rows == w.n);
   CHECK(0 <= source_row && source_row + num_rows <= source.n);
   w.kernel->pack(w, first_row, num_rows, source, source_row);
+}
+
+bool reads_panels(WeightFormat format, Isa isa) {
+  return find_linear_kernel(format, isa).pack == pack_panels;
+}
+
+void pack_from_panels(const PackedWeight& w, const std::byte* panels) {
+  PanelRows rows(w.format, w.n, w.k, panels);
+  for (int64_t row = 0; row < w.n; row += kLinearTileN) {
+    pack_rows(w, row, std::min(kLinearTileN, w.n - row), rows.read(row / kLinearTileN), 0);
+  }
 }
 
 void linear(const Activations& x, const PackedWeight& w, const LinearTile& tile, MatrixView<float> y) {

@@ -70,6 +70,14 @@ void pack_rows(const PackedWeight& w, int64_t first_row, int64_t num_rows, const
 // Whether pack_rows accepts the pair.
 bool can_pack(WeightFormat format, DType source);
 
+// The layout that every vector instruction set reads, and that is saved (docs/weight-formats.md): what one
+// machine packed, another can use where it lies.
+constexpr Isa kPanelIsa = Isa::kAvx2;
+// Whether weights for `isa` lie in that layout; the reference kernels have their own.
+bool reads_panels(WeightFormat format, Isa isa);
+// Fills all of w, whatever its layout, from the same weights in panels.
+void pack_from_panels(const PackedWeight& w, const std::byte* panels);
+
 // Computes the tile of y ([x.rows, w.n]); the rest of y is not touched. x.format is act_format_for(w.format),
 // x.k is w.k. y must not overlap x or w.
 void linear(const Activations& x, const PackedWeight& w, const LinearTile& tile, MatrixView<float> y);

@@ -147,6 +147,32 @@ TEST_P(LinearTest, PacksInPieces) {
   EXPECT_EQ(0, std::memcmp(whole.memory.data(), memory.data(), memory.size_bytes()));
 }
 
+// Panels filled for one instruction set serve every other, and can be turned into any other layout.
+TEST(LinearPanels, ServeEveryInstructionSet) {
+  constexpr int64_t kN = 77, kK = 151;
+  for (int f = 0; f < kNumWeightFormats; ++f) {
+    const auto format = static_cast<WeightFormat>(f);
+    const OwnedSource source(source_dtype_for(format), kN, kK, 11);
+    const OwnedWeight panels(format, source.view, kPanelIsa);
+    EXPECT_EQ(panels.view.bytes() % 64, 0);
+    EXPECT_FALSE(reads_panels(format, Isa::kRef));
+    for (int i = 0; i < kNumIsas; ++i) {
+      const auto isa = static_cast<Isa>(i);
+      const OwnedWeight direct(format, source.view, isa);
+      AlignedBuffer memory(direct.memory.size_bytes());
+      pack_from_panels(make_packed_weight(format, kN, kK, memory.data(), isa), panels.memory.data());
+      EXPECT_EQ(0, std::memcmp(direct.memory.data(), memory.data(), memory.size_bytes()))
+          << weight_format_name(format) << " " << isa_name(isa);
+      if (reads_panels(format, isa)) {
+        ASSERT_EQ(direct.memory.size_bytes(), panels.memory.size_bytes());
+        EXPECT_EQ(0, std::memcmp(direct.memory.data(), panels.memory.data(), memory.size_bytes()));
+      } else {
+        EXPECT_EQ(isa, Isa::kRef);
+      }
+    }
+  }
+}
+
 // Quantising while packing gives what packing the saved form gives.
 TEST_P(LinearTest, QuantisesAsTheSavedForm) {
   const auto [format, isa] = GetParam();

@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/linear.h"
 
@@ -54,6 +55,27 @@ int64_t panel_scales_at(int64_t n, int64_t k);
 // LinearKernel::pack for this layout.
 void pack_panels(const PackedWeight& w, int64_t first_row, int64_t num_rows, const WeightSource& source,
                  int64_t source_row);
+
+// Reads panels back, 32 rows at a time, into the row-major form that WeightSource describes.
+class PanelRows {
+ public:
+  // `panels`: what pack_panels filled for an [n, k] matrix; must outlive the object.
+  PanelRows(WeightFormat format, int64_t n, int64_t k, const std::byte* panels);
+  // The rows of one panel; valid until the next call.
+  WeightSource read(int64_t panel);
+
+ private:
+  void read_units(const std::byte* panel, int64_t unit_bytes);
+  void read_fp8(const std::byte* panel);
+  void read_int8(const std::byte* panel);
+  void read_int4(const std::byte* panel);
+
+  const WeightFormat format_;
+  const int64_t n_, k_;
+  const std::byte* const panels_;
+  WeightSource rows_;
+  std::vector<std::byte> codes_, scales_;
+};
 
 // LinearKernel::packed_bytes. Defined in panel_layout.cc, which is compiled for any processor.
 template <WeightFormat kFormat>

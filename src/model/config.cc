@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/gate.h"
+#include "model/saved_panels.h"
 
 namespace fathom {
 namespace {
@@ -320,8 +321,14 @@ Status read_quantization(std::string_view path, Fields& fields, ModelConfig& con
   if (method == "fathom") {
     config.quant_method = QuantMethod::kFathom;
     const int64_t version = quant.required_int("format_version", 1, INT32_MAX);
-    if (version != 1)
-      quant.fail("format_version", fmt::format("{} is newer than this binary reads (1)", version));
+    if (version > 2)
+      quant.fail("format_version", fmt::format("{} is newer than this binary reads (2)", version));
+    config.fathom_panels = version == 2;
+    const std::string layout = quant.optional_string("layout", "");
+    if (config.fathom_panels && layout != kPanelLayout) {
+      quant.fail("layout", fmt::format("{} is not known (known: {}); convert the original again",
+                                       quoted_name(layout), kPanelLayout));
+    }
     config.fathom_weights = quant.optional_string("weights", "");
     if (config.fathom_weights.empty()) quant.fail("weights", "missing");
     config.scale_fmt_ue8m0 = quant.optional_string("scale_fmt", "") == "ue8m0";

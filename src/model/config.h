@@ -86,6 +86,7 @@ struct ModelConfig {
   QuantMethod quant_method = QuantMethod::kNone;
   bool scale_fmt_ue8m0 = false;  // V3.1: FP8 activation scales are rounded up to powers of two
   std::string fathom_weights;    // kFathom: "fp8", "int8", "int4", …: what was written
+  bool fathom_panels = false;    // kFathom: packed as the kernels read it, not row by row
 
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   int64_t kv_row_dim() const {

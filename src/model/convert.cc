@@ -8,6 +8,8 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/quantize.h"
+#include "model/saved_panels.h"
+#include "model/weights_pack.h"
 #include "model/weights_plan.h"
 #include "tensor/safetensors_writer.h"
 
@@ -17,12 +19,13 @@ namespace {
 // Rows quantised by one tile; whole FP8 blocks.
 constexpr int64_t kTileRows = kScaleBlock;
 
-// One tensor to write: copied from the checkpoint, or made from a matrix of it (codes first, then their
-// scales).
+// One tensor to write: copied from the checkpoint, packed by `pack` into memory of its size, or made from a
+// matrix of it (codes first, then their scales).
 struct OutputTensor {
   TensorSpec spec;
   const TensorInfo* copied = nullptr;
-  size_t matrix = 0;  // in Converter::matrices_, where not copied
+  std::function<void(std::byte*)> pack;
+  size_t matrix = 0;  // in Converter::matrices_, where neither
   bool is_scales = false;
 };
 
@@ -56,9 +59,51 @@ class Converter {
   Converter(const WeightPlan& plan, const ConvertOptions& options, std::string out_folder, ThreadTeam& team)
       : plan_(plan), options_(options), out_folder_(std::move(out_folder)), team_(team) {}
 
-  // Lists the output in the plan's order. The head's own tensor is written when it no longer is the
-  // embedding.
-  void list_outputs() {
+  void list_outputs() { panels() ? list_panels() : list_rows(); }
+
+  Status write_shards(ConvertReport& report) {
+    cut_shards();
+    for (const OutputTensor& output : outputs_) report.weight_bytes += output.spec.size_bytes();
+    report.num_shards = static_cast<int>(shard_ends_.size());
+    size_t begin = 0;
+    nlohmann::ordered_json weight_map;
+    for (size_t shard = 0; shard < shard_ends_.size(); ++shard) {
+      const std::string name = shard_name(shard);
+      RETURN_IF_ERROR(write_shard(name, begin, shard_ends_[shard], report.weight_bytes));
+      if (panels()) weight_map[checksums_name(name)] = name;
+      for (; begin < shard_ends_[shard]; ++begin) weight_map[outputs_[begin].spec.name] = name;
+    }
+    if (shard_ends_.size() < 2) return ok_status();
+    const nlohmann::ordered_json index = {{"metadata", {{"total_size", report.weight_bytes}}},
+                                          {"weight_map", weight_map}};
+    return write_text("model.safetensors.index.json", index.dump(1) + "\n");
+  }
+
+  // The original's config.json with our quantization_config.
+  Status write_config(std::string_view original) {
+    nlohmann::ordered_json config = nlohmann::ordered_json::parse(original, nullptr, false);
+    CHECK_MSG(config.is_object(), "the config was read before");
+    config.erase("quantization_config");
+    if (head_untied_) config["tie_word_embeddings"] = false;
+    nlohmann::ordered_json quant = {{"quant_method", "fathom"}, {"format_version", panels() ? 2 : 1}};
+    if (panels()) quant["layout"] = kPanelLayout;
+    quant["weights"] = weight_format_name(options_.weights);
+    if (plan_.config.scale_fmt_ue8m0) quant["scale_fmt"] = "ue8m0";
+    config["quantization_config"] = std::move(quant);
+    return write_text("config.json", config.dump(2) + "\n");
+  }
+
+  Status write_text(const std::string& name, std::string_view text) {
+    ASSIGN_OR_RETURN(FileWriter file, FileWriter::create(out_folder_ + "/" + name));
+    RETURN_IF_ERROR(file.append(text));
+    return file.finish();
+  }
+
+ private:
+  bool panels() const { return options_.layout == ConvertLayout::kPanels; }
+
+  // In the plan's order. The head's own tensor is written when it no longer is the embedding.
+  void list_rows() {
     copy(*plan_.embed_tokens);
     for (const LinearPlan& linear : plan_.linears) {
       const bool kept = linear.group == ActGroup::kGate || codes_dtype(linear.format) == linear.weight->dtype;
@@ -82,43 +127,53 @@ class Converter {
     for (const VectorPlan& vector : plan_.vectors) copy(*vector.tensor);
   }
 
-  Status write_shards(ConvertReport& report) {
-    cut_shards();
-    for (const OutputTensor& output : outputs_) report.weight_bytes += output.spec.size_bytes();
-    report.num_shards = static_cast<int>(shard_ends_.size());
-    size_t begin = 0;
-    nlohmann::ordered_json weight_map;
-    for (size_t shard = 0; shard < shard_ends_.size(); ++shard) {
-      const std::string name = shard_name(shard);
-      RETURN_IF_ERROR(write_shard(name, begin, shard_ends_[shard], report.weight_bytes));
-      for (; begin < shard_ends_[shard]; ++begin) weight_map[outputs_[begin].spec.name] = name;
+  // Whatever begins at a multiple of 64 bytes first, so that everything in place does.
+  void list_panels() {
+    head_untied_ = plan_.config.tie_word_embeddings;
+    for (const LinearPlan& linear : plan_.linears) {
+      add_panels(linear.name, linear.format, panels_bytes(linear.format, linear.n, linear.k),
+                 [this, &linear](std::byte* memory) { pack_linear(linear, memory); });
     }
-    if (shard_ends_.size() < 2) return ok_status();
-    const nlohmann::ordered_json index = {{"metadata", {{"total_size", report.weight_bytes}}},
-                                          {"weight_map", weight_map}};
-    return write_text("model.safetensors.index.json", index.dump(1) + "\n");
+    for (const KvBPlan& kv_b : plan_.kv_bs) {
+      const int64_t heads = plan_.config.num_attention_heads;
+      add_panels(kv_b.name, kv_b.format, heads * KvBHeadPanels(plan_.config, kv_b.format).bytes(),
+                 [this, &kv_b](std::byte* memory) { pack_kv_b(kv_b, memory); });
+    }
+    copy(*plan_.embed_tokens);
+    for (const VectorPlan& vector : plan_.vectors) copy(*vector.tensor);
+  }
+  void add_panels(const std::string& name, WeightFormat format, int64_t bytes,
+                  std::function<void(std::byte*)> pack) {
+    outputs_.push_back(
+        {.spec = {panels_name(name, format), DType::kUint8, {bytes}}, .pack = std::move(pack)});
   }
 
-  // The original's config.json with our quantization_config.
-  Status write_config(std::string_view original) {
-    nlohmann::ordered_json config = nlohmann::ordered_json::parse(original, nullptr, false);
-    CHECK_MSG(config.is_object(), "the config was read before");
-    config.erase("quantization_config");
-    if (head_untied_) config["tie_word_embeddings"] = false;
-    nlohmann::ordered_json quant = {
-        {"quant_method", "fathom"}, {"format_version", 1}, {"weights", weight_format_name(options_.weights)}};
-    if (plan_.config.scale_fmt_ue8m0) quant["scale_fmt"] = "ue8m0";
-    config["quantization_config"] = std::move(quant);
-    return write_text("config.json", config.dump(2) + "\n");
+  void pack_linear(const LinearPlan& linear, std::byte* memory) {
+    const PackedWeight w = make_packed_weight(linear.format, linear.n, linear.k, memory, kPanelIsa);
+    const WeightSource source = linear.source();
+    team_.run(ceil_div(linear.n, kTileRows), [&](int64_t tile, int) {
+      const int64_t first = tile * kTileRows;
+      pack_linear_rows(w, source, first, std::min(first + kTileRows, linear.n));
+    });
+    SafeTensors::drop_pages(*linear.weight, linear.weight->bytes);
+  }
+  void pack_kv_b(const KvBPlan& kv_b, std::byte* memory) {
+    const ModelConfig& c = plan_.config;
+    const KvBHeadPanels sizes(c, kv_b.format);
+    const WeightSource source = kv_b.source();
+    const auto packed = [&](int64_t n, int64_t k, std::byte* at) {
+      return make_packed_weight(kv_b.format, n, k, at, kPanelIsa);
+    };
+    team_.run(c.num_attention_heads, [&](int64_t head, int) {
+      std::byte* at = memory + head * sizes.bytes();
+      pack_kv_b_head({packed(c.qk_nope_head_dim, c.kv_lora_rank, at),
+                      packed(c.kv_lora_rank, c.qk_nope_head_dim, at + sizes.w_uk_bytes),
+                      packed(c.v_head_dim, c.kv_lora_rank, at + sizes.w_uk_bytes + sizes.w_uk_t_bytes)},
+                     source, c, head);
+    });
+    SafeTensors::drop_pages(*kv_b.weight, kv_b.weight->bytes);
   }
 
-  Status write_text(const std::string& name, std::string_view text) {
-    ASSIGN_OR_RETURN(FileWriter file, FileWriter::create(out_folder_ + "/" + name));
-    RETURN_IF_ERROR(file.append(text));
-    return file.finish();
-  }
-
- private:
   void copy(const TensorInfo& tensor) {
     outputs_.push_back({.spec = {tensor.name, tensor.dtype, tensor.shape}, .copied = &tensor});
   }
@@ -174,13 +229,22 @@ class Converter {
   Status write_shard(const std::string& name, size_t begin, size_t end, int64_t total_bytes) {
     std::vector<TensorSpec> specs;
     for (size_t i = begin; i < end; ++i) specs.push_back(outputs_[i].spec);
+    if (panels())
+      specs.push_back({checksums_name(name), DType::kUint64, {static_cast<int64_t>(end - begin)}});
+    std::vector<uint64_t> checksums;
     ASSIGN_OR_RETURN(FileWriter file, FileWriter::create(out_folder_ + "/" + name));
     RETURN_IF_ERROR(file.append(safetensors_header(specs)));
     for (size_t i = begin; i < end; ++i) {
       const OutputTensor& output = outputs_[i];
       if (output.copied != nullptr) {
         RETURN_IF_ERROR(file.append(output.copied->bytes));
+        if (panels()) checksums.push_back(checksum_of(output.copied->bytes));
         SafeTensors::drop_pages(*output.copied, output.copied->bytes);
+      } else if (output.pack) {
+        codes_ = AlignedBuffer(static_cast<size_t>(output.spec.size_bytes()));
+        output.pack(codes_.data());
+        checksums.push_back(checksum_of(codes_.bytes()));
+        RETURN_IF_ERROR(file.append(codes_.bytes()));
       } else if (output.is_scales) {
         RETURN_IF_ERROR(file.append(scales_.bytes()));
       } else {
@@ -193,7 +257,25 @@ class Converter {
       done_bytes_ += output.spec.size_bytes();
       if (options_.progress) options_.progress(done_bytes_, total_bytes);
     }
+    RETURN_IF_ERROR(file.append(std::as_bytes(std::span(checksums))));
     return file.finish();
+  }
+
+  // "fathom.checksums.model.safetensors".
+  static std::string checksums_name(const std::string& shard) {
+    return std::string(kChecksumsPrefix) + shard;
+  }
+
+  uint64_t checksum_of(std::span<const std::byte> bytes) {
+    const auto size = static_cast<int64_t>(bytes.size());
+    std::vector<uint64_t> pieces(static_cast<size_t>(ceil_div(size, kChecksumPieceBytes)));
+    team_.run(static_cast<int64_t>(pieces.size()), [&](int64_t i, int) {
+      const int64_t begin = i * kChecksumPieceBytes;
+      const int64_t count = std::min(kChecksumPieceBytes, size - begin);
+      pieces[static_cast<size_t>(i)] =
+          piece_checksum(bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)));
+    });
+    return tensor_checksum(pieces);
   }
 
   // All of one matrix into codes_ and scales_.
@@ -277,6 +359,10 @@ Result<ConvertReport> convert_model(const ModelSource& source, const std::string
   }
   ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(source));
   ASSIGN_OR_RETURN(const SafeTensors tensors, SafeTensors::open(source));
+  if (config.fathom_panels) {
+    return invalid_argument("{}: its weights are packed already; convert the model it was made from",
+                            source.label());
+  }
   LoadOptions load;
   load.weights = options.weights;
   auto plan = plan_weights(config, tensors, load);

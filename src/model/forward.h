@@ -31,7 +31,7 @@ struct ForwardOptions {
   bool deterministic = false;
   int threads = 1;  // of the whole group: one rank takes all, several get max(1, threads / num_ranks) each
   std::optional<ActFormat>
-      dispatch_format;                // what dispatch carries; unset: the expert GEMM's own input format
+      dispatch_format;  // what dispatch carries; unset: the expert GEMM's own input format
   // [num_ranks] where each rank's threads run and its buffers lie; empty: wherever the system likes.
   std::vector<RankCpus> rank_cpus;
   int64_t max_tokens_per_rank = 512;  // new tokens of one step

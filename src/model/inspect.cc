@@ -44,7 +44,7 @@ std::string quantization_text(const ModelConfig& c) {
     case QuantMethod::kFp8Blocks:
       return c.scale_fmt_ue8m0 ? "fp8 (128x128 blocks, ue8m0 activation scales)" : "fp8 (128x128 blocks)";
     case QuantMethod::kFathom:
-      return "fathom " + c.fathom_weights;
+      return fmt::format("fathom {}{}", c.fathom_weights, c.fathom_panels ? ", packed in panels" : "");
   }
   return "?";
 }

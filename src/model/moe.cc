@@ -10,6 +10,8 @@
 namespace fathom {
 namespace {
 
+constexpr int64_t kCopiesInline = 16;  // rows that are only copied
+
 PayloadRows payload_rows(const Activations& x) {
   return {.data = x.row(0),
           .stride_bytes = x.row_stride_bytes,
@@ -43,7 +45,8 @@ Activations gather_level(const MoeContext& c, Flight& flight) {
   const int64_t num_rows = flight.num_expert_rows();
   const Activations gathered = gathered_rows(flight, c.experts.dispatch_format, hidden, ue8m0);
   if (!c.experts.converts()) {
-    c.stream.for_rows(num_rows, [&](int64_t begin, int64_t end, std::byte*) { flight.gather(begin, end); });
+    c.stream.for_rows(
+        num_rows, [&](int64_t begin, int64_t end, std::byte*) { flight.gather(begin, end); }, kCopiesInline);
     return gathered;
   }
   const Activations converted = c.experts.x.rows(num_rows);

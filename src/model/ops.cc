@@ -20,6 +20,8 @@ constexpr int64_t kSwigluTileFloats = kSwigluTileRows * kSwigluTileN;
 // A tile of the down projection takes more columns until it reads so many weights: small experts would spend
 // their time between tiles. Not more, so that few jobs still spread over the threads.
 constexpr int64_t kDownTileWeights = 128 * 1024;
+// Bytes of gate, up and down that one thread takes as a whole: tens of microseconds of memory's time.
+constexpr int64_t kWholeJobBytesMax = int64_t{2} << 20;
 
 MatrixView<const float> one_row(const float* data, int64_t n) { return {data, 1, n}; }
 MatrixView<float> one_row(float* data, int64_t n) { return {data, 1, n}; }
@@ -41,20 +43,27 @@ MatrixView<float> tile_view(float* tile, int64_t rows, int64_t n_begin, int64_t 
 
 }  // namespace
 
-// Cuts jobs into (rows, columns) tiles, numbered through all jobs.
+// Cuts jobs into (rows, columns) tiles, numbered through those from `first` on.
 class SwigluTiles {
  public:
   // Tiles of outputs [0, n), of kSwigluTileN columns or as many times that as read about `tile_weights`.
-  SwigluTiles(SwigluJobs& jobs, int64_t n, int64_t k, int64_t tile_weights)
+  SwigluTiles(SwigluJobs& jobs, size_t first, int64_t n, int64_t k, int64_t tile_weights)
+      : SwigluTiles(jobs, n, k, tile_weights) {
+    jobs.tile_begin_.assign(1, 0);
+    for (size_t i = first; i < jobs.jobs_.size(); ++i)
+      jobs.tile_begin_.push_back(jobs.tile_begin_.back() + num_tiles(jobs.jobs_[i]));
+    first_ = first;
+  }
+  // For the tiles of single jobs only.
+  SwigluTiles(const SwigluJobs& jobs, int64_t n, int64_t k, int64_t tile_weights)
       : jobs_(jobs),
         n_(n),
-        cols_max_(std::max<int64_t>(1, tile_weights / (k * kSwigluTileN)) * kSwigluTileN) {
-    jobs.tile_begin_.assign(1, 0);
-    for (const SwigluJobs::Job& job : jobs.jobs_) {
-      jobs.tile_begin_.push_back(jobs.tile_begin_.back() + row_tiles(job) * ceil_div(n, tile_cols(job)));
-    }
-  }
+        cols_max_(std::max<int64_t>(1, tile_weights / (k * kSwigluTileN)) * kSwigluTileN) {}
+
   int64_t num_tiles() const { return jobs_.tile_begin_.back(); }
+  int64_t num_tiles(const SwigluJobs::Job& job) const {
+    return row_tiles(job) * ceil_div(n_, tile_cols(job));
+  }
 
   struct Tile {
     const SwigluWeights* w;
@@ -63,8 +72,9 @@ class SwigluTiles {
   Tile tile(int64_t i) const {
     const auto& begins = jobs_.tile_begin_;
     const auto place = std::upper_bound(begins.begin(), begins.end(), i) - begins.begin() - 1;
-    const SwigluJobs::Job& job = jobs_.jobs_[place];
-    const int64_t local = i - begins[place];
+    return tile(jobs_.jobs_[first_ + static_cast<size_t>(place)], i - begins[place]);
+  }
+  Tile tile(const SwigluJobs::Job& job, int64_t local) const {
     // Row tiles of the same columns follow one another: they share the weights they read.
     const int64_t row_begin = job.row_begin + local % row_tiles(job) * kSwigluTileRows;
     const int64_t n_begin = local / row_tiles(job) * tile_cols(job);
@@ -81,6 +91,7 @@ class SwigluTiles {
   }
 
   const SwigluJobs& jobs_;
+  size_t first_ = 0;
   const int64_t n_;
   const int64_t cols_max_;
 };
@@ -94,11 +105,12 @@ void gate_up_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands, fl
   const Activations x = act_row_range(operands.x, t.row_begin, t.row_end);
   float* const gate = scratch;
   float* const up = scratch + kSwigluTileFloats;
+  const int64_t stride = round_up(n, kSwigluTileN);
   const LinearTile tile{0, rows, t.n_begin, t.n_end};
-  linear(x, t.w->gate, tile, tile_view(gate, rows, t.n_begin, inner, kSwigluTileN));
-  linear(x, t.w->up, tile, tile_view(up, rows, t.n_begin, inner, kSwigluTileN));
-  const MatrixView<float> product{gate, rows, n, kSwigluTileN};
-  silu_mul(product, {up, rows, n, kSwigluTileN}, product);
+  linear(x, t.w->gate, tile, tile_view(gate, rows, t.n_begin, inner, stride));
+  linear(x, t.w->up, tile, tile_view(up, rows, t.n_begin, inner, stride));
+  const MatrixView<float> product{gate, rows, n, stride};
+  silu_mul(product, {up, rows, n, stride}, product);
   quantize_rows(product,
                 act_columns(act_row_range(operands.mid, t.row_begin, t.row_end), t.n_begin, t.n_end));
 }
@@ -141,7 +153,7 @@ void linear_level(Stream& stream, std::initializer_list<LinearOp> ops) {
     tilings[i] = plan_linear(op.x.rows, op.w->n, op.w->k, stream.num_threads());
     num_tiles += tilings[i].num_tiles();
   }
-  stream.for_tiles(num_tiles, [&](int64_t tile, std::byte*) {
+  stream.for_tiles_in_runs(num_tiles, [&](int64_t tile, std::byte*) {
     size_t i = 0;
     for (; tile >= tilings[i].num_tiles(); ++i) tile -= tilings[i].num_tiles();
     const LinearOp& op = ops.begin()[i];
@@ -183,15 +195,38 @@ void SwigluJobs::sort_by_rows() {
   });
 }
 
+size_t SwigluJobs::num_whole(int num_threads) const {
+  if (jobs_.empty()) return 0;
+  const SwigluWeights& w = *jobs_.front().w;
+  if (w.gate.bytes() + w.up.bytes() + w.down.bytes() > kWholeJobBytesMax) return 0;
+  int64_t rows = 0, rows_max = 0;
+  for (const Job& job : jobs_) {
+    rows += job.num_rows();
+    rows_max = std::max(rows_max, job.num_rows());
+  }
+  if (2 * num_threads * rows_max > rows) return 0;
+  return jobs_.size() - jobs_.size() % static_cast<size_t>(num_threads);
+}
+
 void swiglu_levels(Stream& stream, SwigluJobs& jobs, const SwigluOperands& operands) {
   if (jobs.empty()) return;
   const SwigluWeights& shape = *jobs.jobs().front().w;
-  const SwigluTiles gate_up(jobs, shape.gate.n, shape.gate.k, 0);
-  stream.for_tiles(gate_up.num_tiles(), [&](int64_t i, std::byte* scratch) {
+  const size_t num_whole = jobs.num_whole(stream.num_threads());
+  stream.for_tiles(static_cast<int64_t>(num_whole), [&](int64_t i, std::byte* scratch) {
+    const SwigluJobs::Job& job = jobs.jobs()[static_cast<size_t>(i)];
+    auto* const floats = reinterpret_cast<float*>(scratch);
+    const SwigluTiles gate_up(jobs, shape.gate.n, shape.gate.k, shape.gate.n * shape.gate.k);
+    for (int64_t t = 0; t < gate_up.num_tiles(job); ++t) gate_up_tile(gate_up.tile(job, t), operands, floats);
+    const SwigluTiles down(jobs, shape.down.n, shape.down.k, kDownTileWeights);
+    for (int64_t t = 0; t < down.num_tiles(job); ++t) down_tile(down.tile(job, t), operands, floats);
+  });
+  if (num_whole == jobs.jobs().size()) return;
+  const SwigluTiles gate_up(jobs, num_whole, shape.gate.n, shape.gate.k, 0);
+  stream.for_tiles_in_runs(gate_up.num_tiles(), [&](int64_t i, std::byte* scratch) {
     gate_up_tile(gate_up.tile(i), operands, reinterpret_cast<float*>(scratch));
   });
-  const SwigluTiles down(jobs, shape.down.n, shape.down.k, kDownTileWeights);
-  stream.for_tiles(down.num_tiles(), [&](int64_t i, std::byte* scratch) {
+  const SwigluTiles down(jobs, num_whole, shape.down.n, shape.down.k, kDownTileWeights);
+  stream.for_tiles_in_runs(down.num_tiles(), [&](int64_t i, std::byte* scratch) {
     down_tile(down.tile(i), operands, reinterpret_cast<float*>(scratch));
   });
 }

@@ -48,6 +48,10 @@ class SwigluJobs {
   void sort_by_rows();
   bool empty() const { return jobs_.empty(); }
   const std::vector<Job>& jobs() const { return jobs_; }
+  // How many from the front are worth a tile each on so many threads, all of gate, up and down: small
+  // weights, which cost more to cut than to share unevenly, and none so many rows that a thread would be left
+  // with them. A multiple of num_threads.
+  size_t num_whole(int num_threads) const;
 
  private:
   friend class SwigluTiles;
@@ -62,7 +66,7 @@ struct SwigluOperands {
   std::byte* y = nullptr;
   DType y_dtype = DType::kF32;
 };
-// y = down(silu(gate(x)) · up(x)), all jobs in two levels.
+// y = down(silu(gate(x)) · up(x)): whole jobs in one level, the others in two.
 void swiglu_levels(Stream& stream, SwigluJobs& jobs, const SwigluOperands& operands);
 // What its tiles need of a Stream's scratch.
 int64_t swiglu_scratch_bytes();

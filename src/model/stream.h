@@ -13,6 +13,15 @@
 
 namespace fathom {
 
+// A permutation of [0, num_tiles): when `num_threads` threads take numbers in turn, each gets a run of
+// neighbours.
+constexpr int64_t tile_in_runs(int64_t i, int64_t num_tiles, int64_t num_threads) {
+  const int64_t in_turn = num_tiles / num_threads, left_over = num_tiles % num_threads;
+  const auto run_begin = [&](int64_t run) { return run * in_turn + (run < left_over ? run : left_over); };
+  if (i < in_turn * num_threads) return run_begin(i % num_threads) + i / num_threads;
+  return run_begin(i - in_turn * num_threads) + in_turn;
+}
+
 class Stream {
  public:
   // scratch_bytes: what the largest tile needs, per thread.
@@ -28,12 +37,21 @@ class Stream {
     team_.run(num_tiles, [&](int64_t tile, int thread) { fn(tile, scratch_[thread].data()); });
   }
 
-  // fn(begin, end, scratch) over ranges that together are [0, num_rows), for ops of a row each. Few rows stay
-  // on the calling thread: waking others would cost more than the rows.
+  // The same for tiles that stream through memory: a thread's tiles mostly follow one another, so that what
+  // is fetched beyond the end of one is what the next begins with.
   template <typename Fn>
-  void for_rows(int64_t num_rows, Fn&& fn) {
+  void for_tiles_in_runs(int64_t num_tiles, Fn&& fn) {
+    for_tiles(num_tiles, [&](int64_t tile, std::byte* scratch) {
+      fn(tile_in_runs(tile, num_tiles, num_threads()), scratch);
+    });
+  }
+
+  // fn(begin, end, scratch) over ranges that together are [0, num_rows), for ops of a row each. Few rows (up
+  // to inline_max) stay on the calling thread: waking others would cost more than the rows.
+  template <typename Fn>
+  void for_rows(int64_t num_rows, Fn&& fn, int64_t inline_max = kRowsInline) {
     if (num_rows <= 0) return;
-    const int64_t per_tile = num_rows <= kRowsInline ? num_rows : ceil_div(num_rows, 4 * num_threads());
+    const int64_t per_tile = num_rows <= inline_max ? num_rows : ceil_div(num_rows, 4 * num_threads());
     for_tiles(ceil_div(num_rows, per_tile), [&](int64_t tile, std::byte* scratch) {
       const int64_t begin = tile * per_tile;
       fn(begin, begin + per_tile < num_rows ? begin + per_tile : num_rows, scratch);

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "base/numa.h"
+#include "base/status.h"
 #include "base/thread_team.h"
 #include "kernels/linear.h"
 #include "model/config.h"
@@ -110,7 +110,11 @@ struct ModelWeights {
   std::string fingerprint;
   std::vector<std::string> warnings;  // one line each; for the start-up log
 
-  std::vector<AlignedBuffer> memory;  // what everything above points into
+  std::vector<AlignedBuffer> memory;                    // what everything above points into, and
+  std::vector<std::shared_ptr<const ModelFile>> files;  // where panels are used as they are mapped
+  // Of bytes.total(), what lies in pages of these files: they count as the system's cache, not as memory of
+  // this process, but must stay there for steps to keep their speed.
+  int64_t mapped_bytes = 0;
 };
 
 // On which nodes the pages of the weights lie.

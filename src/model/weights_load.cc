@@ -9,14 +9,16 @@
 #include "base/check.h"
 #include "kernels/elementwise.h"
 #include "kernels/quantize.h"
+#include "model/saved_panels.h"
+#include "model/weights_pack.h"
 #include "model/weights_plan.h"
 
 namespace fathom {
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{1} << 20;   // of the checkpoint, per tile
-constexpr int64_t kBatchBytes = int64_t{64} << 20;  // of the checkpoint, per barrier and progress report
-constexpr size_t kSampleBytes = 64;                 // of each piece, into the fingerprint
+constexpr int64_t kPieceBytes = kChecksumPieceBytes;  // of the checkpoint, per tile
+constexpr int64_t kBatchBytes = int64_t{64} << 20;    // of the checkpoint, per barrier and progress report
+constexpr size_t kSampleBytes = 64;                   // of each piece, into the fingerprint
 
 // Rows [begin, end) of one tensor; heads for kv_b, elements for vectors and the embedding.
 struct Piece {
@@ -44,9 +46,14 @@ uint64_t sample_of(std::span<const std::byte> bytes) {
 
 class Loader {
  public:
-  explicit Loader(WeightPlan& plan) : c_(plan.config), plan_(plan), w_(*plan.weights) {}
+  Loader(WeightPlan& plan, const LoadOptions& options)
+      : c_(plan.config),
+        plan_(plan),
+        w_(*plan.weights),
+        in_place_(c_.fathom_panels && reads_panels(WeightFormat::kF32, plan.isa) &&
+                  options.pages.nodes.empty()) {}
 
-  void run(const LoadOptions& options, ThreadTeam& team) {
+  Status run(const LoadOptions& options, ThreadTeam& team) {
     allocate();
     place(options.pages);
     cut_pieces();
@@ -62,27 +69,53 @@ class Loader {
       if (options.progress) options.progress(std::min(done_bytes, total_bytes), total_bytes);
       begin = end;
     }
+    RETURN_IF_ERROR(check_sums());
     w_.fingerprint = fingerprint();
+    return {};
   }
 
  private:
   void allocate() {
-    w_.memory.emplace_back(static_cast<size_t>(w_.bytes.total()));
-    embed_tokens_ = take(static_cast<int64_t>(plan_.embed_tokens->bytes.size()));
-    w_.embed_tokens = embed_tokens_;
-    for (const LinearPlan& linear : plan_.linears) *linear.target = packed(linear.format, linear.n, linear.k);
-    for (const KvBPlan& kv_b : plan_.kv_bs) {
-      for (int64_t head = 0; head < c_.num_attention_heads; ++head) {
-        kv_b.target->w_uk.push_back(packed(kv_b.format, c_.qk_nope_head_dim, c_.kv_lora_rank));
-        kv_b.target->w_uk_t.push_back(packed(kv_b.format, c_.kv_lora_rank, c_.qk_nope_head_dim));
-        kv_b.target->w_uv.push_back(packed(kv_b.format, c_.v_head_dim, c_.kv_lora_rank));
-      }
+    w_.mapped_bytes = in_place_ ? mappable_bytes() : 0;
+    if (in_place_) w_.files = plan_.files;
+    w_.memory.emplace_back(static_cast<size_t>(w_.bytes.total() - w_.mapped_bytes));
+    if (in_place_) {
+      w_.embed_tokens = plan_.embed_tokens->bytes.data();
+    } else {
+      embed_tokens_ = take(static_cast<int64_t>(plan_.embed_tokens->bytes.size()));
+      w_.embed_tokens = embed_tokens_;
     }
+    for (const LinearPlan& linear : plan_.linears) {
+      const std::byte* mapped = in_place_ ? linear.weight->bytes.data() : nullptr;
+      *linear.target = packed(linear.format, linear.n, linear.k, mapped);
+    }
+    for (const KvBPlan& kv_b : plan_.kv_bs) allocate_kv_b(kv_b);
     for (const VectorPlan& vector : plan_.vectors) {
       vectors_.push_back(reinterpret_cast<float*>(take(vector.tensor->num_elements() * 4)));
       *vector.target = vectors_.back();
     }
-    CHECK(used_bytes_ == w_.bytes.total());
+    CHECK(used_bytes_ == w_.bytes.total() - w_.mapped_bytes);
+  }
+
+  void allocate_kv_b(const KvBPlan& kv_b) {
+    const std::byte* mapped = in_place_ ? kv_b.weight->bytes.data() : nullptr;
+    const auto add = [&](std::vector<PackedWeight>& heads, int64_t n, int64_t k) {
+      heads.push_back(packed(kv_b.format, n, k, mapped));
+      if (mapped != nullptr) mapped += heads.back().bytes();
+    };
+    for (int64_t head = 0; head < c_.num_attention_heads; ++head) {
+      add(kv_b.target->w_uk, c_.qk_nope_head_dim, c_.kv_lora_rank);
+      add(kv_b.target->w_uk_t, c_.kv_lora_rank, c_.qk_nope_head_dim);
+      add(kv_b.target->w_uv, c_.v_head_dim, c_.kv_lora_rank);
+    }
+  }
+
+  // What count_bytes counted for tensors that can stay in their files: all but vectors.
+  int64_t mappable_bytes() const {
+    int64_t bytes = round_up(static_cast<int64_t>(plan_.embed_tokens->bytes.size()), kBufferAlignmentBytes);
+    for (const LinearPlan& linear : plan_.linears) bytes += static_cast<int64_t>(linear.weight->bytes.size());
+    for (const KvBPlan& kv_b : plan_.kv_bs) bytes += static_cast<int64_t>(kv_b.weight->bytes.size());
+    return bytes;
   }
 
   // Before anything is written: pages get their node when they are first touched.
@@ -104,18 +137,29 @@ class Loader {
     used_bytes_ += round_up(bytes, kBufferAlignmentBytes);
     return memory;
   }
-  PackedWeight packed(WeightFormat format, int64_t n, int64_t k) {
-    return make_packed_weight(format, n, k, take(packed_weight_bytes(format, n, k, plan_.isa)), plan_.isa);
+  // In place where it is mapped: such weights are only ever read.
+  PackedWeight packed(WeightFormat format, int64_t n, int64_t k, const std::byte* mapped) {
+    std::byte* memory = mapped != nullptr ? const_cast<std::byte*>(mapped)
+                                          : take(packed_weight_bytes(format, n, k, plan_.isa));
+    return make_packed_weight(format, n, k, memory, plan_.isa);
   }
 
   void cut_pieces() {
     cut(Piece::Kind::kEmbedding, 0, static_cast<int64_t>(plan_.embed_tokens->bytes.size()), 1, 1);
     for (size_t i = 0; i < plan_.linears.size(); ++i) {
       const LinearPlan& linear = plan_.linears[i];
+      if (linear.panels) {
+        cut(Piece::Kind::kLinear, i, static_cast<int64_t>(linear.weight->bytes.size()), 1, 1);
+        continue;
+      }
       // Whole blocks of 128 rows: what quantising to FP8 looks at together.
       cut(Piece::Kind::kLinear, i, linear.n, linear.source().row_bytes(), kScaleBlock);
     }
     for (size_t i = 0; i < plan_.kv_bs.size(); ++i) {
+      if (plan_.kv_bs[i].panels) {
+        cut(Piece::Kind::kKvB, i, static_cast<int64_t>(plan_.kv_bs[i].weight->bytes.size()), 1, 1);
+        continue;
+      }
       const int64_t head_bytes = (c_.qk_nope_head_dim + c_.v_head_dim) * plan_.kv_bs[i].source().row_bytes();
       cut(Piece::Kind::kKvB, i, c_.num_attention_heads, head_bytes, 1);
     }
@@ -142,7 +186,7 @@ class Loader {
         return load_vector(piece);
       case Piece::Kind::kEmbedding: {
         const auto source = part_of(*plan_.embed_tokens, piece.begin, piece.end);
-        std::memcpy(embed_tokens_ + piece.begin, source.data(), source.size());
+        if (embed_tokens_ != nullptr) std::memcpy(embed_tokens_ + piece.begin, source.data(), source.size());
         return used_up(piece, *plan_.embed_tokens, source);
       }
     }
@@ -150,53 +194,63 @@ class Loader {
 
   void load_linear(Piece& piece) {
     const LinearPlan& linear = plan_.linears[piece.idx];
+    if (linear.panels) return load_panels(piece, *linear.weight, {{linear.target, 0}});
     const WeightSource source = linear.source();
-    if (linear.format == WeightFormat::kFp8 && source.dtype != DType::kFp8E4m3) {
-      pack_as_fp8(*linear.target, source, piece);
-    } else {
-      pack_rows(*linear.target, piece.begin, piece.end - piece.begin, source, piece.begin);
-    }
+    pack_linear_rows(*linear.target, source, piece.begin, piece.end);
     used_up(piece, *linear.weight,
             part_of(*linear.weight, piece.begin * source.row_bytes(), piece.end * source.row_bytes()));
   }
 
-  // pack_rows gives the same, but quantises a block of 128 rows anew for every tile of 32.
-  static void pack_as_fp8(const PackedWeight& target, const WeightSource& source, const Piece& piece) {
-    const int64_t rows = piece.end - piece.begin;
-    std::vector<Fp8E4m3> codes(static_cast<size_t>(rows * source.k));
-    std::vector<float> scales(
-        static_cast<size_t>(ceil_div(rows, kScaleBlock) * ceil_div(source.k, kScaleBlock)));
-    quantize_weight_fp8(source, piece.begin, rows, codes.data(), scales.data());
-    pack_rows(target, piece.begin, rows, {DType::kFp8E4m3, codes.data(), rows, source.k, scales.data()}, 0);
-  }
-
-  // Per head: rows [k_nope | v] of kv_b as F32, the keys also transposed, then packed.
   void load_kv_b(Piece& piece) {
     const KvBPlan& kv_b = plan_.kv_bs[piece.idx];
+    if (kv_b.panels) return load_panels(piece, *kv_b.weight, kv_b_targets(kv_b));
     const WeightSource source = kv_b.source();
-    const int64_t nope = c_.qk_nope_head_dim;
-    const int64_t head_rows = nope + c_.v_head_dim;
-    const int64_t latent = c_.kv_lora_rank;
-    std::vector<float> rows(static_cast<size_t>(head_rows * latent));
-    std::vector<float> transposed(static_cast<size_t>(nope * latent));
     for (int64_t head = piece.begin; head < piece.end; ++head) {
-      for (int64_t i = 0; i < head_rows; ++i) {
-        dequantize_weight(source, head * head_rows + i, 0, latent, rows.data() + i * latent);
-      }
-      for (int64_t i = 0; i < nope; ++i) {
-        for (int64_t j = 0; j < latent; ++j) {
-          transposed[static_cast<size_t>(j * nope + i)] = rows[static_cast<size_t>(i * latent + j)];
-        }
-      }
-      const auto head_idx = static_cast<size_t>(head);
-      pack_rows(kv_b.target->w_uk[head_idx], 0, nope, {DType::kF32, rows.data(), nope, latent}, 0);
-      pack_rows(kv_b.target->w_uk_t[head_idx], 0, latent, {DType::kF32, transposed.data(), latent, nope}, 0);
-      pack_rows(kv_b.target->w_uv[head_idx], 0, c_.v_head_dim,
-                {DType::kF32, rows.data() + nope * latent, c_.v_head_dim, latent}, 0);
+      const auto i = static_cast<size_t>(head);
+      pack_kv_b_head({kv_b.target->w_uk[i], kv_b.target->w_uk_t[i], kv_b.target->w_uv[i]}, source, c_, head);
     }
-    used_up(piece, *kv_b.weight,
-            part_of(*kv_b.weight, piece.begin * head_rows * source.row_bytes(),
-                    piece.end * head_rows * source.row_bytes()));
+    const int64_t head_bytes = (c_.qk_nope_head_dim + c_.v_head_dim) * source.row_bytes();
+    used_up(piece, *kv_b.weight, part_of(*kv_b.weight, piece.begin * head_bytes, piece.end * head_bytes));
+  }
+
+  // Saved panels: their checksum, which also brings their pages in, and where they are not used in place, a
+  // copy of them. A layout of its own is made whole with a tensor's first piece.
+  struct PanelTarget {
+    const PackedWeight* weight;
+    int64_t begin;  // in the tensor
+  };
+  void load_panels(Piece& piece, const TensorInfo& tensor, const std::vector<PanelTarget>& targets) {
+    const auto source = part_of(tensor, piece.begin, piece.end);
+    piece.sample = piece_checksum(source);
+    if (in_place_) return;
+    for (const PanelTarget& target : targets) {
+      const PackedWeight& w = *target.weight;
+      if (!reads_panels(w.format, plan_.isa)) {
+        if (piece.begin == 0) pack_from_panels(w, tensor.bytes.data() + target.begin);
+        continue;
+      }
+      const int64_t begin = std::max(piece.begin, target.begin);
+      const int64_t end = std::min(piece.end, target.begin + w.bytes());
+      if (begin < end) {
+        const auto part = part_of(tensor, begin, end);
+        std::memcpy(w.data + (begin - target.begin), part.data(), part.size());
+      }
+    }
+    // Kept where other pieces still read the whole tensor.
+    if (reads_panels(targets.front().weight->format, plan_.isa)) SafeTensors::drop_pages(tensor, source);
+  }
+
+  std::vector<PanelTarget> kv_b_targets(const KvBPlan& kv_b) const {
+    std::vector<PanelTarget> targets;
+    const KvBHeadPanels sizes(c_, kv_b.format);
+    int64_t begin = 0;
+    for (size_t head = 0; head < kv_b.target->w_uk.size(); ++head) {
+      targets.push_back({&kv_b.target->w_uk[head], begin});
+      targets.push_back({&kv_b.target->w_uk_t[head], begin + sizes.w_uk_bytes});
+      targets.push_back({&kv_b.target->w_uv[head], begin + sizes.w_uk_bytes + sizes.w_uk_t_bytes});
+      begin += sizes.bytes();
+    }
+    return targets;
   }
 
   void load_vector(Piece& piece) {
@@ -207,9 +261,27 @@ class Loader {
     used_up(piece, tensor, source);
   }
 
-  static void used_up(Piece& piece, const TensorInfo& tensor, std::span<const std::byte> source) {
-    piece.sample = sample_of(source);
-    SafeTensors::drop_pages(tensor, source);
+  void used_up(Piece& piece, const TensorInfo& tensor, std::span<const std::byte> source) const {
+    piece.sample = plan_.checksums.empty() ? sample_of(source) : piece_checksum(source);
+    const bool stays = &tensor == plan_.embed_tokens && embed_tokens_ == nullptr;
+    if (!stays) SafeTensors::drop_pages(tensor, source);
+  }
+
+  // Where the files state checksums, pieces are what those are made of, and a tensor's follow one another.
+  Status check_sums() const {
+    if (plan_.checksums.empty()) return {};
+    for (size_t begin = 0; begin < pieces_.size();) {
+      const TensorInfo* tensor = origin(pieces_[begin]).first;
+      std::vector<uint64_t> sums;
+      while (begin < pieces_.size() && origin(pieces_[begin]).first == tensor)
+        sums.push_back(pieces_[begin++].sample);
+      if (tensor_checksum(sums) != plan_.checksums.at(tensor)) {
+        return make_status(StatusCode::kDataLoss,
+                           "{}: {}: its bytes do not have the checksum they were saved with", tensor->file,
+                           quoted_name(tensor->name));
+      }
+    }
+    return {};
   }
 
   // The tensor and the format a piece's weights are held in.
@@ -256,6 +328,7 @@ class Loader {
   const ModelConfig& c_;
   WeightPlan& plan_;
   ModelWeights& w_;
+  const bool in_place_;  // panels and embedding are used where they are mapped
   std::byte* embed_tokens_ = nullptr;
   std::vector<float*> vectors_;
   std::vector<Piece> pieces_;
@@ -283,8 +356,8 @@ Status check_fits(const WeightPlan& plan, const SafeTensors& tensors, LoadOption
 
 }  // namespace
 
-ModelWeights load_weights(WeightPlan plan, const LoadOptions& options, ThreadTeam& team) {
-  Loader(plan).run(options, team);
+Result<ModelWeights> load_weights(WeightPlan plan, const LoadOptions& options, ThreadTeam& team) {
+  RETURN_IF_ERROR(Loader(plan, options).run(options, team));
   return std::move(*plan.weights);
 }
 
@@ -304,7 +377,9 @@ Result<std::unique_ptr<Model>> Model::load(const ModelSource& source, const Load
   auto plan = plan_weights(config, tensors, options);
   if (!plan.ok()) return plan.status().with_context(source.label());
   if (options.demand) RETURN_IF_ERROR(check_fits(*plan, tensors, options).with_context(source.label()));
-  return std::make_unique<Model>(std::move(config), load_weights(std::move(plan).value(), options, team));
+  auto weights = load_weights(std::move(plan).value(), options, team);
+  if (!weights.ok()) return weights.status().with_context(source.label());
+  return std::make_unique<Model>(std::move(config), std::move(weights).value());
 }
 
 }  // namespace fathom

@@ -2,7 +2,12 @@
 #include "model/weights_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
 #include <unordered_set>
+
+#include "model/saved_panels.h"
 
 namespace fathom {
 namespace {
@@ -79,6 +84,55 @@ class TensorFinder {
     }
   }
 
+  // Packed weights of `bytes(format)` bytes in any of `formats`: NAME.<format>_panels.
+  template <typename Bytes>
+  void find_panels(const std::string& name, std::span<const WeightFormat> formats, Bytes bytes,
+                   const TensorInfo*& weight, WeightFormat& format) {
+    const auto there = std::find_if(formats.begin(), formats.end(), [&](WeightFormat f) {
+      return tensors_.find(panels_name(name, f)) != nullptr;
+    });
+    format = there != formats.end() ? *there : formats.front();
+    weight = find(panels_name(name, format), {bytes(format)});
+    if (weight == nullptr) return;
+    if (weight->dtype != DType::kUint8)
+      return fail(*weight, fmt::format("dtype {} where U8 is needed", dtype_name(weight->dtype)));
+    if (reinterpret_cast<uintptr_t>(weight->bytes.data()) % kBufferAlignmentBytes != 0) {
+      fail(*weight, fmt::format("does not begin at a multiple of {} bytes, as packed weights must",
+                                kBufferAlignmentBytes));
+    }
+  }
+
+  // The checksums that each file states for its tensors.
+  std::unordered_map<const TensorInfo*, uint64_t> read_checksums() {
+    std::map<std::string_view, std::vector<const TensorInfo*>> files;
+    std::map<std::string_view, const TensorInfo*> tables;
+    for (const TensorInfo& tensor : tensors_.tensors()) {
+      if (!tensor.name.starts_with(kChecksumsPrefix)) {
+        files[tensor.file].push_back(&tensor);
+        continue;
+      }
+      used_.insert(&tensor);
+      if (!tables.emplace(tensor.file, &tensor).second) fail(tensor, "the file has two tables of checksums");
+    }
+    std::unordered_map<const TensorInfo*, uint64_t> checksums;
+    for (auto& [file, in_file] : files) {
+      const TensorInfo* table = tables[file];
+      const std::vector<int64_t> shape = {static_cast<int64_t>(in_file.size())};
+      if (table == nullptr) {
+        fail(*in_file.front(), fmt::format("the file has no {}* with checksums", kChecksumsPrefix));
+      } else if (table->dtype != DType::kUint64 || table->shape != shape) {
+        fail(*table, fmt::format("{} {} where U64 [{}] is needed", dtype_name(table->dtype),
+                                 table->shape_text(), shape[0]));
+      } else {
+        std::sort(in_file.begin(), in_file.end(),
+                  [](const TensorInfo* a, const TensorInfo* b) { return a->bytes.data() < b->bytes.data(); });
+        for (size_t i = 0; i < in_file.size(); ++i)
+          std::memcpy(&checksums[in_file[i]], table->bytes.data() + i * sizeof(uint64_t), sizeof(uint64_t));
+      }
+    }
+    return checksums;
+  }
+
   std::vector<std::string> unused() const {
     std::vector<std::string> names;
     for (const TensorInfo& tensor : tensors_.tensors()) {
@@ -144,6 +198,9 @@ class Describer {
 
  private:
   using Kind = int64_t WeightBytes::*;
+  static constexpr WeightFormat kPanelFormats[] = {WeightFormat::kBf16, WeightFormat::kInt8,
+                                                   WeightFormat::kInt4, WeightFormat::kFp8,
+                                                   WeightFormat::kF32,  WeightFormat::kF16};
 
   Kind kind(Kind in_main) const { return in_mtp_ ? &WeightBytes::mtp : in_main; }
 
@@ -151,8 +208,18 @@ class Describer {
               PackedWeight& target) {
     LinearPlan linear{.name = name, .n = n, .k = k, .group = group, .kind = kind(in_main), .target = &target};
     const bool tied = group == ActGroup::kHead && c_.tie_word_embeddings;
-    finder_.find_linear(tied ? "model.embed_tokens" : name, n, k, linear.weight, linear.scales);
+    if (c_.fathom_panels) {
+      find_panels(linear, kPanelFormats);
+    } else {
+      finder_.find_linear(tied ? "model.embed_tokens" : name, n, k, linear.weight, linear.scales);
+    }
     plan_.linears.push_back(std::move(linear));
+  }
+  void find_panels(LinearPlan& linear, std::span<const WeightFormat> formats) {
+    linear.panels = true;
+    finder_.find_panels(
+        linear.name, formats, [&](WeightFormat format) { return panels_bytes(format, linear.n, linear.k); },
+        linear.weight, linear.format);
   }
   void vector(const std::string& name, int64_t size, const float*& target) {
     plan_.vectors.push_back({finder_.find_float(name, {size}), kind(&WeightBytes::gate_and_norms), &target});
@@ -190,7 +257,15 @@ class Describer {
                  .k = c_.kv_lora_rank,
                  .kind = kind(&WeightBytes::attention),
                  .target = &w};
-    finder_.find_linear(kv_b.name, kv_b.n, kv_b.k, kv_b.weight, kv_b.scales);
+    if (c_.fathom_panels) {
+      kv_b.panels = true;
+      finder_.find_panels(
+          kv_b.name, kPanelFormats,
+          [&](WeightFormat format) { return c_.num_attention_heads * KvBHeadPanels(c_, format).bytes(); },
+          kv_b.weight, kv_b.format);
+    } else {
+      finder_.find_linear(kv_b.name, kv_b.n, kv_b.k, kv_b.weight, kv_b.scales);
+    }
     plan_.kv_bs.push_back(std::move(kv_b));
     project("o_proj", c_.hidden_size, c_.num_attention_heads * c_.v_head_dim, w.o_proj);
   }
@@ -203,7 +278,11 @@ class Describer {
                     .kind = kind(&WeightBytes::gate_and_norms),
                     .format = WeightFormat::kF32,
                     .target = &w.gate};
-    gate.weight = finder_.find_float(gate.name + ".weight", {gate.n, gate.k});
+    if (c_.fathom_panels) {
+      find_panels(gate, std::array{WeightFormat::kF32});
+    } else {
+      gate.weight = finder_.find_float(gate.name + ".weight", {gate.n, gate.k});
+    }
     plan_.linears.push_back(std::move(gate));
     if (c_.topk_method == TopkMethod::kNoauxTc) {
       vector(prefix + "gate.e_score_correction_bias", c_.n_routed_experts, w.e_score_correction_bias);
@@ -231,7 +310,8 @@ class Describer {
     std::vector<MtpWeights>& mtp = plan_.weights->mtp;
     const auto first = static_cast<size_t>(c_.num_hidden_layers);
     while (mtp.size() < static_cast<size_t>(c_.num_nextn_predict_layers) &&
-           finder_.exists(fmt::format("model.layers.{}.eh_proj.weight", first + mtp.size()))) {
+           finder_.exists(fmt::format("model.layers.{}.{}.weight", first + mtp.size(),
+                                      c_.fathom_panels ? "enorm" : "eh_proj"))) {
       mtp.emplace_back();
     }
     for (size_t i = 0; i < mtp.size(); ++i) {
@@ -280,12 +360,10 @@ Status choose_group_format(WeightPlan& plan, ActGroup group, std::optional<Weigh
   const LinearPlan* first = members[0];
   bool mixed = false;
   bool any_f32 = false;
-  const LinearPlan* fixed = nullptr;  // already INT8 or INT4: cannot become anything else
   for (LinearPlan* linear : members) {
-    linear->format = native_format(linear->weight->dtype);
+    if (!linear->panels) linear->format = native_format(linear->weight->dtype);
     mixed |= act_format_for(linear->format) != act_format_for(first->format);
     any_f32 |= act_format_for(linear->format) == ActFormat::kF32;
-    if (act_format_for(linear->format) == ActFormat::kInt8) fixed = linear;
   }
   if (!wanted && mixed) {
     wanted = any_f32 ? WeightFormat::kF32 : WeightFormat::kBf16;
@@ -293,14 +371,16 @@ Status choose_group_format(WeightPlan& plan, ActGroup group, std::optional<Weigh
         fmt::format("the checkpoint mixes {} and other weights of one kind; all are run as {}",
                     dtype_name(first->weight->dtype), weight_format_name(*wanted)));
   }
-  if (wanted && fixed != nullptr && fixed->format != *wanted) {
-    return invalid_argument("{}: {}: is {} already and cannot become {}; use the checkpoint it was made from",
-                            fixed->weight->file, quoted_name(fixed->weight->name),
-                            weight_format_name(fixed->format), weight_format_name(*wanted));
-  }
   if (wanted) {
     for (LinearPlan* linear : members) {
-      if (!can_pack(*wanted, linear->source().dtype)) {
+      const bool fixed = linear->panels || act_format_for(linear->format) == ActFormat::kInt8;
+      if (fixed && linear->format != *wanted) {
+        return invalid_argument(
+            "{}: {}: is {} already and cannot become {}; use the checkpoint it was made from",
+            linear->weight->file, quoted_name(linear->weight->name), weight_format_name(linear->format),
+            weight_format_name(*wanted));
+      }
+      if (!linear->panels && !can_pack(*wanted, linear->source().dtype)) {
         return invalid_argument("{}: {}: {} cannot become {}; use the checkpoint it was made from",
                                 linear->weight->file, quoted_name(linear->weight->name),
                                 weight_format_name(linear->format), weight_format_name(*wanted));
@@ -325,6 +405,11 @@ Status choose_formats(WeightPlan& plan, const LoadOptions& options) {
   w.core_dtype = w.attention_act == ActFormat::kF32 ? DType::kF32 : DType::kBf16;
   w.embed_dtype = plan.embed_tokens->dtype;
   for (KvBPlan& kv_b : plan.kv_bs) {
+    if (kv_b.panels) {
+      if ((kv_b.format == WeightFormat::kBf16) == (w.core_dtype == DType::kBf16)) continue;
+      return invalid_argument("{}: {}: the attention core of this checkpoint does not run in it",
+                              kv_b.weight->file, quoted_name(kv_b.weight->name));
+    }
     if (w.core_dtype == DType::kBf16) {
       kv_b.format = WeightFormat::kBf16;
     } else {
@@ -380,8 +465,10 @@ Result<WeightPlan> plan_weights(const ModelConfig& config, const SafeTensors& te
   plan.config = config;
   plan.isa = options.isa;
   plan.weights = std::make_unique<ModelWeights>();
+  plan.files = tensors.files();
   TensorFinder finder(config, tensors);
   Describer(plan, finder).describe(options.load_mtp);
+  if (config.fathom_panels) plan.checksums = finder.read_checksums();
   RETURN_IF_ERROR(finder.status());
   RETURN_IF_ERROR(choose_formats(plan, options));
   count_bytes(plan);

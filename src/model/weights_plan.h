@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "model/config.h"
@@ -21,6 +22,7 @@ struct LinearPlan {
   std::string name;                    // without ".weight"; "lm_head" also where it is the embedding, tied
   const TensorInfo* weight = nullptr;  // F32, BF16, F16, F8_E4M3, I8 or U8 (int4)
   const TensorInfo* scales = nullptr;  // for the last three
+  bool panels = false;                 // weight is packed already (model/saved_panels.h), in `format`
   int64_t n = 0;
   int64_t k = 0;
   ActGroup group = ActGroup::kAttention;
@@ -28,13 +30,14 @@ struct LinearPlan {
   WeightFormat format = WeightFormat::kF32;
   PackedWeight* target = nullptr;
 
-  WeightSource source() const;
+  WeightSource source() const;  // not for panels
 };
 
 struct KvBPlan {
   std::string name;
   const TensorInfo* weight = nullptr;
   const TensorInfo* scales = nullptr;
+  bool panels = false;
   int64_t n = 0;  // heads · (nope + v)
   int64_t k = 0;  // kv_lora
   int64_t WeightBytes::* kind = nullptr;
@@ -59,6 +62,8 @@ struct WeightPlan {
   std::vector<LinearPlan> linears;  // gates among them, in F32
   std::vector<KvBPlan> kv_bs;
   std::vector<VectorPlan> vectors;
+  std::unordered_map<const TensorInfo*, uint64_t> checksums;  // where the files state them
+  std::vector<std::shared_ptr<const ModelFile>> files;        // what every tensor points into
 
   int64_t source_bytes() const;  // what will be read
 };
@@ -69,7 +74,9 @@ struct WeightPlan {
 Result<WeightPlan> plan_weights(const ModelConfig& config, const SafeTensors& tensors,
                                 const LoadOptions& options);
 
-// Allocates and packs on the team, piece by piece; source pages are given back as they are used up.
-ModelWeights load_weights(WeightPlan plan, const LoadOptions& options, ThreadTeam& team);
+// Allocates and packs on the team, piece by piece; source pages are given back as they are used up. Saved
+// panels are used where they are mapped, if the ISA reads them and pages need no node of their own.
+// kDataLoss where bytes do not have the checksum stated for them.
+Result<ModelWeights> load_weights(WeightPlan plan, const LoadOptions& options, ThreadTeam& team);
 
 }  // namespace fathom

@@ -51,6 +51,8 @@ class SafeTensors {
   std::span<const TensorInfo> tensors() const { return tensors_; }
   const TensorInfo* find(std::string_view name) const;
   int num_files() const { return static_cast<int>(files_.size()); }
+  // What the tensors' bytes point into.
+  const std::vector<std::shared_ptr<const ModelFile>>& files() const { return files_; }
   // Tells the system that these bytes were used up (see ModelFile::drop_pages).
   static void drop_pages(const TensorInfo& tensor, std::span<const std::byte> part) {
     tensor.source->drop_pages(part);
