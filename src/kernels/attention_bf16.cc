@@ -15,7 +15,7 @@ struct ScoreKernel {
   static constexpr int kMaxRows = kVectors == 1 ? 16 : 14;
   template <int kRows>
   static void run(const MicroArgs& args) {
-    run_bf16<kRows, kVectors>(args);
+    run_bf16<kRows, kVectors, 1>(args);
   }
 };
 

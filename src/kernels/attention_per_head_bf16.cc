@@ -14,7 +14,7 @@ struct ProductKernel {
   static constexpr int kMaxRows = 14;
   template <int kRows>
   static void run(const MicroArgs& args) {
-    run_bf16<kRows, 2>(args);
+    run_bf16<kRows, 2, 1>(args);
   }
 };
 

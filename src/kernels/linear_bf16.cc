@@ -24,7 +24,7 @@ struct Bf16Kernel {
 
   template <int kRows>
   static void run(const MicroArgs& args) {
-    run_bf16<kRows, 2>(args);
+    run_bf16<kRows, 2, (kRows < 6 ? 1 : 2)>(args);
   }
 };
 
@@ -95,6 +95,7 @@ struct Fp8Kernel {
   static void run(const MicroArgs& args) {
     const Fp8Decoder decoder;
     const std::byte* w = args.w;
+    const int64_t ahead = bytes_ahead(args);
     for (int64_t block = 0; block * kScaleBlock < args.k_count; ++block) {
       const std::byte* base[5];
       for (int i = 0; i < 5; ++i) base[i] = args.a + block * kScaleBlock * 2 + i * 3 * args.a_stride;
@@ -103,7 +104,7 @@ struct Fp8Kernel {
       for (int r = 0; r < kRows; ++r) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
       const int64_t pairs = (smaller(kScaleBlock, args.k_count - block * kScaleBlock) + 1) / 2;
       for (int64_t pair = 0; pair < pairs; ++pair) {
-        prefetch(w);
+        fetch<(kRows < 4 ? 1 : 2)>(w + ahead);
         __m512bh pair_w[2];
         decoder.decode(_mm512_load_si512(w), pair_w[0], pair_w[1]);
         multiply_step<kRows, 2>(base, args.a_stride, pair_w, acc);

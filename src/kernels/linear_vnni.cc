@@ -2,12 +2,10 @@
 // signed activations can be broadcast; what the offset adds, offset · Σ x, is taken off before the first
 // product.
 #include "kernels/dispatch_tables.h"
-#include "kernels/panel_driver.h"
+#include "kernels/fetch_ahead.h"
 
 namespace fathom {
 namespace {
-
-constexpr int64_t kPrefetchBytes = 8192;
 
 // Accumulators have the lanes' own type: through __m512i, whose lanes are 64 bits, g++ 12 copies and spills
 // them.
@@ -15,10 +13,6 @@ typedef int32_t Int32x16 __attribute__((vector_size(64), may_alias));
 
 FATHOM_INLINE Int32x16 dot_quads(Int32x16 acc, __m512i w, __m512i a) {
   return (Int32x16)_mm512_dpbusd_epi32((__m512i)acc, w, a);
-}
-
-FATHOM_INLINE void prefetch(const std::byte* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T0);
 }
 
 FATHOM_INLINE __m512i broadcast_quad(const std::byte* a) {
@@ -101,13 +95,15 @@ struct Int8Kernel {
 
   template <int kRows>
   static void run(const MicroArgs& args) {
+    constexpr int kLevel = kRows < 6 ? 1 : 2;
     const std::byte* w = args.w;
+    const int64_t ahead = bytes_ahead(args);
     for (int64_t block = 0; block * kScaleBlock < args.k_count; ++block) {
       const std::byte* base[5];
       for (int i = 0; i < 5; ++i) base[i] = args.a + block * kScaleBlock + i * 3 * args.a_stride;
       const std::byte* w_scales = w;
-      prefetch(w);
-      prefetch(w + 64);
+      fetch<kLevel>(w + ahead);
+      fetch<kLevel>(w + ahead + 64);
       w += 128;
       Int32x16 dot[kRows][2];
       FATHOM_UNROLL
@@ -116,8 +112,8 @@ struct Int8Kernel {
       }
       const int64_t quads = (smaller(kScaleBlock, args.k_count - block * kScaleBlock) + 3) / 4;
       for (int64_t q = 0; q < quads; ++q) {
-        prefetch(w);
-        prefetch(w + 64);
+        fetch<kLevel>(w + ahead);
+        fetch<kLevel>(w + ahead + 64);
         const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + 64);
         FATHOM_UNROLL
         for (int r = 0; r < kRows; ++r) {
@@ -173,11 +169,12 @@ struct Int4Kernel {
 
   // One group of 32: sums[r] += dot · scale.
   template <int kRows>
-  static FATHOM_INLINE void add_group(const MicroArgs& args, const std::byte* w, const std::byte* a,
-                                      const int32_t* x_sums, __m512 (&sums)[kRows][2]) {
+  static FATHOM_INLINE void add_group(const MicroArgs& args, const std::byte* w, int64_t ahead,
+                                      const std::byte* a, const int32_t* x_sums, __m512 (&sums)[kRows][2]) {
+    constexpr int kLevel = kRows < 4 ? 1 : 2;
     const __m512 scale0 = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(w)));
     const __m512 scale1 = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(w + 32)));
-    prefetch(w);
+    fetch<kLevel>(w + ahead);
     w += 64;
     Int32x16 dot[kRows][2];
     FATHOM_UNROLL
@@ -186,8 +183,8 @@ struct Int4Kernel {
     const __m512i nibble = _mm512_set1_epi8(15);
     FATHOM_UNROLL
     for (int s = 0; s < 4; ++s) {
-      prefetch(w + s * 128);
-      prefetch(w + s * 128 + 64);
+      fetch<kLevel>(w + ahead + s * 128);
+      fetch<kLevel>(w + ahead + s * 128 + 64);
       const __m512i raw0 = _mm512_load_si512(w + s * 128), raw1 = _mm512_load_si512(w + s * 128 + 64);
       FATHOM_UNROLL
       for (int half = 0; half < 2; ++half) {
@@ -211,13 +208,14 @@ struct Int4Kernel {
   template <int kRows>
   static void run(const MicroArgs& args) {
     const std::byte* w = args.w;
+    const int64_t ahead = bytes_ahead(args);
     for (int64_t block = 0; block * kScaleBlock < args.k_count; ++block) {
       __m512 sums[kRows][2];
       FATHOM_UNROLL
       for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
       const int64_t begin = block * kScaleBlock, end = smaller(begin + kScaleBlock, args.k_count);
       for (int64_t k = begin; k < end; k += kInt4Group) {
-        add_group<kRows>(args, w, args.a + k, args.x_sums + k / kInt4Group, sums);
+        add_group<kRows>(args, w, ahead, args.a + k, args.x_sums + k / kInt4Group, sums);
         w += kInt4GroupBytes;
       }
       const bool fresh = args.first && block == 0;

@@ -2,13 +2,12 @@
 // linear layers and by attention, whose scores and weighted sums are small products of the same form.
 #pragma once
 
+#include "kernels/fetch_ahead.h"
 #include "kernels/panel_driver.h"
 #include "kernels/simd_avx512.h"
 
 namespace fathom {
 namespace {
-
-constexpr int64_t kPrefetchBytes = 8192;
 
 // AVX-512 with its own conversion to BF16.
 struct Avx512Bf16 : Avx512 {
@@ -24,11 +23,6 @@ FATHOM_INLINE __m512bh broadcast_pair(const std::byte* a) {
   return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-FATHOM_INLINE void fetch(const std::byte* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
-}
-FATHOM_INLINE void prefetch(const std::byte* p) { fetch(p + kPrefetchBytes); }
-
 // One pair of K: acc[r][v] += w[v] · (the pair of row r). Rows are reached through few registers, as
 // base[r / 3] + {0, 1, 2} · stride.
 template <int kRows, int kVectors>
@@ -42,8 +36,9 @@ FATHOM_INLINE void multiply_step(const std::byte* const* base, int64_t stride, c
   }
 }
 
-// A block of rows against a panel of kVectors · 16 columns: steps of kVectors · 64 bytes.
-template <int kRows, int kVectors>
+// A block of rows against a panel of kVectors · 16 columns: steps of kVectors · 64 bytes. kLevel: of the
+// cache that what is ahead is fetched into.
+template <int kRows, int kVectors, int kLevel>
 FATHOM_INLINE void run_bf16(const MicroArgs& args) {
   constexpr int kBases = (kRows + 2) / 3;
   __m512 acc[kRows][kVectors];
@@ -57,12 +52,12 @@ FATHOM_INLINE void run_bf16(const MicroArgs& args) {
   const std::byte* base[kBases];
   for (int i = 0; i < kBases; ++i) base[i] = args.a + i * 3 * args.a_stride;
   const std::byte* at = args.w;
-  const std::byte* ahead = args.ahead != nullptr ? args.ahead : at + kPrefetchBytes;
+  const std::byte* ahead = at + bytes_ahead(args);
   for (int64_t pairs = (args.k_count + 1) / 2; pairs > 0; --pairs) {
     __m512bh w[kVectors];
     FATHOM_UNROLL
     for (int v = 0; v < kVectors; ++v) {
-      fetch(ahead + v * 64);
+      fetch<kLevel>(ahead + v * 64);
       w[v] = (__m512bh)_mm512_load_si512(at + v * 64);
     }
     multiply_step<kRows, kVectors>(base, args.a_stride, w, acc);

@@ -73,6 +73,9 @@ void run_panel(const MicroArgs& base, int64_t rows, const PackedWeight& w, int64
   alignas(64) float sums[K::kMaxRows * kLinearTileN];
   for_row_blocks<K>(rows, [&](int64_t done, int64_t count) {
     MicroArgs args = base;
+    // Several blocks of rows: all but the first find the panel in the cache, so the last brings the next one.
+    const bool brings_next = done > 0 && done + count == rows;
+    args.ahead = brings_next ? base.ahead : nullptr;
     args.a += done * base.a_stride;
     if (base.x_scales != nullptr) args.x_scales += done * base.x_scale_stride;
     if (base.x_sums != nullptr) args.x_sums += done * base.x_sum_stride;
@@ -118,6 +121,7 @@ void run_panels(const Activations& x, const PackedWeight& w, const LinearTile& t
       const int64_t last = ceil_div(tile.n_end, kLinearTileN);
       for (int64_t panel = tile.n_begin / kLinearTileN; panel < last; ++panel) {
         args.w = w.data + panel * bytes + panel_offset(K::kFormat, k);
+        args.ahead = args.w + bytes;
         if (K::kFormat == WeightFormat::kFp8) args.w_scales = w_scales + panel * scale_cols + k / kScaleBlock;
         if constexpr (requires { K::widen_panel(scratch, args); }) {
           if (K::kWidensPanels && count > K::kMaxRows) {
