@@ -28,13 +28,11 @@ void mla_project(const MlaContext& c, const AttentionWeights& w, const float* in
     linear_level(c.stream, {{h, &w.q_proj, a.q.rows(t)}, {h, &w.kv_a_proj_with_mqa, a.c_kv.rows(t)}});
     norm_query_and_store_kv_level(c, w);
   }
-  if (c.form == AttentionForm::kAbsorbed) absorb_query_level(c, w);
 }
 
 void mla_core(const MlaContext& c, const AttentionWeights& w) {
   if (c.form == AttentionForm::kAbsorbed) {
-    attend_absorbed_level(c);
-    expand_output_level(c, w);
+    attend_absorbed_levels(c, w);
   } else {
     attend_per_head_level(c, w);
   }

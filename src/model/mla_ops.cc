@@ -50,7 +50,7 @@ MatrixView<float> head_columns(FloatRows& rows, int64_t num_rows, int64_t begin,
 template <typename Fn>
 void for_head_tiles(const MlaContext& c, Fn&& fn) {
   const int64_t num_row_tiles = ceil_div(c.batch.num_rows(), kHeadTileRows);
-  c.stream.for_tiles(c.shape.heads * num_row_tiles, [&](int64_t tile, std::byte* scratch) {
+  c.stream.for_tiles_in_runs(c.shape.heads * num_row_tiles, [&](int64_t tile, std::byte* scratch) {
     const int64_t begin = tile % num_row_tiles * kHeadTileRows;
     fn(tile / num_row_tiles, begin, std::min(begin + kHeadTileRows, c.batch.num_rows()), Scratch(scratch));
   });
@@ -94,50 +94,76 @@ void norm_query_and_store_kv_level(const MlaContext& c, const AttentionWeights& 
   });
 }
 
-void absorb_query_level(const MlaContext& c, const AttentionWeights& w) {
+namespace {
+
+// Rows [begin, end) of one head's query, its rotary part turned and the rest brought into the latent's space.
+void absorb_head(const MlaContext& c, const AttentionWeights& w, int64_t head, int64_t begin, int64_t end,
+                 Scratch scratch) {
   const MlaShape& s = c.shape;
   const int64_t t = c.batch.num_rows();
-  for_head_tiles(c, [&](int64_t head, int64_t begin, int64_t end, Scratch scratch) {
-    const MatrixView<float> q = head_columns(c.a.q, t, begin, end, head, s.qk());
-    for (int64_t row = begin; row < end; ++row) {
-      rope_interleaved({q.row(row - begin) + s.nope, 1, s.rope}, c.a.cos_sin.row(row));
-    }
-    const Activations q_nope = core_rows(q.col_range(0, s.nope), core_format(c.batch.kv_dtype()), scratch);
-    linear(q_nope, w.w_uk_t[head], head_columns(c.a.q_latent, t, begin, end, head, s.latent));
-  });
+  const MatrixView<float> q = head_columns(c.a.q, t, begin, end, head, s.qk());
+  for (int64_t row = begin; row < end; ++row) {
+    rope_interleaved({q.row(row - begin) + s.nope, 1, s.rope}, c.a.cos_sin.row(row));
+  }
+  const Activations q_nope = core_rows(q.col_range(0, s.nope), core_format(c.batch.kv_dtype()), scratch);
+  linear(q_nope, w.w_uk_t[head], head_columns(c.a.q_latent, t, begin, end, head, s.latent));
 }
 
-void attend_absorbed_level(const MlaContext& c) {
+// Heads [head, head + num_heads) of one row over its sequence's latent.
+void attend_heads(const MlaContext& c, int64_t row, int64_t head, int64_t num_heads, std::byte* scratch) {
+  const MlaShape& s = c.shape;
+  const AbsorbedQuery query{.latent = c.a.q_latent.row(row) + head * s.latent,
+                            .latent_stride = s.latent,
+                            .rope = c.a.q.row(row) + head * s.qk() + s.nope,
+                            .rope_stride = s.qk(),
+                            .num_heads = num_heads,
+                            .visible = c.batch.position(row) + 1,
+                            .scale = s.softmax_scale,
+                            .out = c.a.o_latent.row(row) + head * s.latent,
+                            .out_stride = s.latent};
+  mla_absorbed(c.batch.latent_blocks(c.batch.sequence_of(row)), query, scratch);
+}
+
+void expand_head(const MlaContext& c, const AttentionWeights& w, int64_t head, int64_t begin, int64_t end,
+                 Scratch scratch) {
+  const MlaShape& s = c.shape;
+  const int64_t t = c.batch.num_rows();
+  const Activations o_latent = core_rows(head_columns(c.a.o_latent, t, begin, end, head, s.latent),
+                                         core_format(c.batch.kv_dtype()), scratch);
+  linear(o_latent, w.w_uv[head], head_columns(c.a.o, t, begin, end, head, s.v));
+}
+
+}  // namespace
+
+void attend_absorbed_levels(const MlaContext& c, const AttentionWeights& w) {
   const MlaShape& s = c.shape;
   const int64_t t = c.batch.num_rows();
   // All heads of a token together read the latent once; few tokens are split over the threads by heads.
   const int64_t splits = std::min(s.heads, ceil_div(2 * c.stream.num_threads(), std::max<int64_t>(t, 1)));
   const int64_t heads_per_tile = ceil_div(s.heads, splits);
   const int64_t num_splits = ceil_div(s.heads, heads_per_tile);
-  c.stream.for_tiles(t * num_splits, [&](int64_t tile, std::byte* scratch) {
+  // One token has no weights to share with others: its heads go through all three parts at once.
+  const bool at_once = t == 1;
+  if (!at_once) {
+    for_head_tiles(c, [&](int64_t head, int64_t begin, int64_t end, Scratch scratch) {
+      absorb_head(c, w, head, begin, end, scratch);
+    });
+  }
+  c.stream.for_tiles_in_runs(t * num_splits, [&](int64_t tile, std::byte* scratch) {
     const int64_t row = tile / num_splits;
-    const int64_t head = tile % num_splits * heads_per_tile;
-    const AbsorbedQuery query{.latent = c.a.q_latent.row(row) + head * s.latent,
-                              .latent_stride = s.latent,
-                              .rope = c.a.q.row(row) + head * s.qk() + s.nope,
-                              .rope_stride = s.qk(),
-                              .num_heads = std::min(heads_per_tile, s.heads - head),
-                              .visible = c.batch.position(row) + 1,
-                              .scale = s.softmax_scale,
-                              .out = c.a.o_latent.row(row) + head * s.latent,
-                              .out_stride = s.latent};
-    mla_absorbed(c.batch.latent_blocks(c.batch.sequence_of(row)), query, scratch);
+    const int64_t first = tile % num_splits * heads_per_tile;
+    const int64_t last = std::min(first + heads_per_tile, s.heads);
+    for (int64_t head = first; at_once && head < last; ++head)
+      absorb_head(c, w, head, 0, 1, Scratch(scratch));
+    attend_heads(c, row, first, last - first, scratch);
+    for (int64_t head = first; at_once && head < last; ++head)
+      expand_head(c, w, head, 0, 1, Scratch(scratch));
   });
-}
-
-void expand_output_level(const MlaContext& c, const AttentionWeights& w) {
-  const MlaShape& s = c.shape;
-  const int64_t t = c.batch.num_rows();
-  for_head_tiles(c, [&](int64_t head, int64_t begin, int64_t end, Scratch scratch) {
-    const Activations o_latent = core_rows(head_columns(c.a.o_latent, t, begin, end, head, s.latent),
-                                           core_format(c.batch.kv_dtype()), scratch);
-    linear(o_latent, w.w_uv[head], head_columns(c.a.o, t, begin, end, head, s.v));
-  });
+  if (!at_once) {
+    for_head_tiles(c, [&](int64_t head, int64_t begin, int64_t end, Scratch scratch) {
+      expand_head(c, w, head, begin, end, scratch);
+    });
+  }
 }
 
 namespace {

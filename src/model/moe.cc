@@ -10,7 +10,9 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kCopiesInline = 16;  // rows that are only copied
+// Rows that are only copied, and rows of results: so few cost less than waking others for them.
+constexpr int64_t kCopiesInline = 16;
+constexpr int64_t kReturnsInline = 8;
 
 PayloadRows payload_rows(const Activations& x) {
   return {.data = x.row(0),
@@ -146,9 +148,12 @@ void moe_experts(const MoeContext& c, const LayerPlacement& placement, const Moe
                  .mid = c.experts.mid.rows(flight.num_expert_rows()),
                  .y = flight.expert_output(),
                  .y_dtype = flight.expert_output_dtype()});
-  c.stream.for_rows(flight.num_return_rows(), [&](int64_t begin, int64_t end, std::byte* scratch) {
-    flight.reduce(begin, end, reinterpret_cast<float*>(scratch));
-  });
+  c.stream.for_rows(
+      flight.num_return_rows(),
+      [&](int64_t begin, int64_t end, std::byte* scratch) {
+        flight.reduce(begin, end, reinterpret_cast<float*>(scratch));
+      },
+      kReturnsInline);
 }
 
 void ffn_dense(const MoeContext& c, const SwigluWeights& w) {

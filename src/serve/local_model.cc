@@ -144,6 +144,10 @@ std::string LocalModel::summary() const {
   text += fmt::format("ranks      prefill EP{}, decode EP{}, {} experts + {} redundant\n", limits.prefill_ep,
                       limits.decode_ep, config.n_routed_experts, limits.redundant_experts);
   text += fmt::format("memory     {}\n", memory_text_);
+  if (weights.mapped_bytes > 0) {
+    text += fmt::format("           {:.2f} GiB of the weights are used as their files are mapped\n",
+                        gib(weights.mapped_bytes));
+  }
   text += fmt::format("KV         {} blocks of 64 tokens at {} bytes per token\n", stats.kv_blocks_total, kv_token_bytes);
   text += fmt::format("limits     context {}, running {}, queued {}, prefill chunk {} tokens\n",
                       limits.max_context, limits.max_running, limits.max_queued, limits.prefill_chunk_tokens);
