@@ -28,8 +28,8 @@ std::string quoted(std::string_view text) {
 
 void add_hours(const PlanStory& story, Report& report) {
   Chart chart{"Nodes over the day", "nodes", "from", {{"nodes", {}, true}, {"decode", {}, true}}, {}, true};
-  Table table{"Hours", "", {"from", "requests/s", "decode units", "prefill units", "nodes"}, {}};
-  std::string csv = "from,requests_per_s,decode_units,prefill_units,nodes\n";
+  Table table{"Hours", "", {"from", "requests/s", "at most", "decode units", "prefill units", "nodes"}, {}};
+  std::string csv = "from,requests_per_s,requests_per_s_max,decode_units,prefill_units,nodes\n";
   const auto& hours = story.plan.hours;
   for (size_t h = 0; h <= hours.size(); ++h) {
     const HourPlan& hour = hours[h % hours.size()];
@@ -39,10 +39,11 @@ void add_hours(const PlanStory& story, Report& report) {
     if (h % 3 == 0) chart.x_ticks.emplace_back(h, from);
     if (h == hours.size()) break;
     table.rows.push_back({from, fmt::format("{:.4g}", hour.requests_per_s),
+                          fmt::format("{:.4g}", hour.requests_per_s_max),
                           fmt::format("{}", hour.decode_units), fmt::format("{}", hour.prefill_units),
                           fmt::format("{}", hour.nodes)});
-    csv += fmt::format("{},{},{},{},{}\n", from, hour.requests_per_s, hour.decode_units, hour.prefill_units,
-                       hour.nodes);
+    csv += fmt::format("{},{},{},{},{},{}\n", from, hour.requests_per_s, hour.requests_per_s_max,
+                       hour.decode_units, hour.prefill_units, hour.nodes);
   }
   report.charts.push_back(std::move(chart));
   report.tables.push_back(std::move(table));

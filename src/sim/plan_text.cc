@@ -112,12 +112,12 @@ std::string binding_text(const std::vector<BindingConstraint>& binding) {
 }
 
 std::string hours_text(const PlanInput& in, const PlanResult& plan) {
-  std::string out = "\nfrom    requests/s   decode   prefill   nodes\n";
+  std::string out = "\nfrom    requests/s   at most   decode   prefill   nodes\n";
   for (size_t h = 0; h < plan.hours.size(); ++h) {
     const HourPlan& hour = plan.hours[h];
-    out += fmt::format("{} {:>11.4g} {:>8} {:>9} {:>7}\n",
+    out += fmt::format("{} {:>11.4g} {:>9.4g} {:>8} {:>9} {:>7}\n",
                        clock_of(static_cast<double>(h) * 3600, in.start_hour), hour.requests_per_s,
-                       hour.decode_units, hour.prefill_units, hour.nodes);
+                       hour.requests_per_s_max, hour.decode_units, hour.prefill_units, hour.nodes);
   }
   return out;
 }

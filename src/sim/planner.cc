@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "sim/day_files.h"
 #include "sim/planner_units.h"
 
 namespace fathom::sim {
@@ -39,10 +40,23 @@ std::array<double, kHours> shares(const PlanInput& in) {
   return out;
 }
 
-// Requests per second of each hour.
-std::array<double, kHours> request_rates(const PlanInput& in) {
-  std::array<double, kHours> out = shares(in);
-  for (double& rate : out) rate *= in.requests_per_day / kSecondsPerHour;
+// Requests per second of each hour, on average and at its busiest: load moves within an hour as in the
+// simulated day.
+struct HourRates {
+  std::array<double, kHours> mean, max;
+};
+
+HourRates request_rates(const PlanInput& in) {
+  HourRates out{shares(in), {}};
+  const DayLoad day(out.mean);
+  for (int h = 0; h < kHours; ++h) {
+    out.mean[h] *= in.requests_per_day / kSecondsPerHour;
+    out.max[h] = out.mean[h];
+    for (const double knot : {0.0, 0.5, 1.0}) {  // linear between
+      const double second = std::min((h + knot) * kSecondsPerHour, kHours * kSecondsPerHour - 1e-6);
+      out.max[h] = std::max(out.max[h], in.requests_per_day * day.share_per_s(second));
+    }
+  }
   return out;
 }
 
@@ -72,12 +86,12 @@ template <typename Unit>
 DayCost day_cost(const PlanInput& in, const Unit& unit) {
   double hours = 0, fluid = 0;
   int peak = 0;
-  for (const double rate : request_rates(in)) {
-    const double units = units_for(in, unit, rate);
-    const int nodes = whole_units(in, units) * unit.nodes;
+  const HourRates rates = request_rates(in);
+  for (int h = 0; h < kHours; ++h) {
+    const int nodes = whole_units(in, units_for(in, unit, rates.max[h])) * unit.nodes;
     hours += nodes;
     peak = std::max(peak, nodes);
-    fluid += units * unit.nodes;
+    fluid += units_for(in, unit, rates.mean[h]) * unit.nodes;
   }
   return {hours, peak, unit.nodes, fluid};
 }
@@ -130,18 +144,19 @@ std::optional<Unit> best_unit(const PlanInput& in, const Search& search, Rate ra
 }
 
 void add_hours(const PlanInput& in, PlanResult& plan) {
-  const std::array<double, kHours> rates = request_rates(in);
-  const auto add_fluid = [](FluidNodes& fluid, double nodes) {
-    fluid.node_hours += nodes;
-    fluid.peak_nodes = std::max(fluid.peak_nodes, nodes);
-  };
+  const HourRates rates = request_rates(in);
   for (int h = 0; h < kHours; ++h) {
     HourPlan& hour = plan.hours[h];
-    hour.requests_per_s = rates[h];
-    const double decode = units_for(in, plan.decode, rates[h]);
-    const double prefill = units_for(in, plan.prefill, rates[h]);
-    add_fluid(plan.decode_fluid, decode * plan.decode.nodes);
-    add_fluid(plan.prefill_fluid, prefill * plan.prefill.nodes);
+    hour.requests_per_s = rates.mean[h];
+    hour.requests_per_s_max = rates.max[h];
+    const auto add_fluid = [&](FluidNodes& fluid, const auto& unit) {
+      fluid.node_hours += units_for(in, unit, rates.mean[h]) * unit.nodes;
+      fluid.peak_nodes = std::max(fluid.peak_nodes, units_for(in, unit, rates.max[h]) * unit.nodes);
+    };
+    add_fluid(plan.decode_fluid, plan.decode);
+    add_fluid(plan.prefill_fluid, plan.prefill);
+    const double decode = units_for(in, plan.decode, rates.max[h]);
+    const double prefill = units_for(in, plan.prefill, rates.max[h]);
     if (plan.colocated) {
       hour.decode_units = hour.prefill_units = whole_units(in, decode + prefill);
       hour.nodes = hour.decode_units * plan.decode.nodes;
@@ -207,8 +222,8 @@ PlanOutcome try_plan(const PlanInput& in, bool least_peak, ExpertSpreads& spread
   plan.decode = *decode;
   plan.prefill = *prefill;
   add_hours(in, plan);
-  const std::array<double, kHours> rates = request_rates(in);
-  const double peak_requests_per_s = *std::max_element(rates.begin(), rates.end());
+  const HourRates rates = request_rates(in);
+  const double peak_requests_per_s = *std::max_element(rates.max.begin(), rates.max.end());
   add_costs(in, peak_requests_per_s, plan);
   add_peak(in, peak_requests_per_s, spreads, plan);
   return {plan, ""};

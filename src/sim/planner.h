@@ -70,7 +70,7 @@ struct PrefillUnitPlan {
 };
 
 struct HourPlan {
-  double requests_per_s = 0;
+  double requests_per_s = 0, requests_per_s_max = 0;   // on average, and at its busiest: what its units carry
   int decode_units = 0, prefill_units = 0, nodes = 0;  // spares included
 };
 

@@ -202,7 +202,7 @@ void add_of_counts(const PlanInput& in, const PlanResult& plan, ExpertSpreads& s
                    std::vector<BindingConstraint>& out) {
   for (const ServiceNodes& s : services_of(in, plan)) {
     const double spare_hours = s.spare_nodes * static_cast<double>(plan.hours.size());
-    out.push_back({s.name, "whole units",
+    out.push_back({s.name, "whole units and hours",
                    kStepShare * (s.whole_hours - spare_hours - s.fluid.node_hours) / plan.node_hours,
                    kStepShare * (s.whole_peak - s.spare_nodes - s.fluid.peak_nodes) / plan.peak_nodes});
     out.push_back({s.name, "N+1 spare units", kStepShare * spare_hours / plan.node_hours,

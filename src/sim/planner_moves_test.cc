@@ -239,10 +239,10 @@ TEST(BindingConstraints, SpeedOrMemoryOfDecode) {
 TEST(BindingConstraints, WholeUnitsOfASmallLoad) {
   PlanInput in = published_layout();
   in.requests_per_day = 1e5;
-  EXPECT_EQ(Binding(in).first(), "decode: whole units");
+  EXPECT_EQ(Binding(in).first(), "decode: whole units and hours");
   in = published_layout();
   in.requests_per_day = 168e7;
-  EXPECT_NE(Binding(in).first(), "decode: whole units");
+  EXPECT_NE(Binding(in).first(), "decode: whole units and hours");
 }
 
 TEST(BindingConstraints, ThePeakOfASpikyDay) {
