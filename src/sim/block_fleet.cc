@@ -68,6 +68,8 @@ BlockFleetResult BlockFleet::run() {
     events_.at(at, [this, i] { arrive(i); });
     healed_ns_ = std::max(healed_ns_, at);
   }
+  last_arrival_ns_ = healed_ns_;
+  start_scaling();
   for (const Fault& fault : options_.faults) schedule(fault);
   const int64_t limit = healed_ns_ + seconds_ns(options_.deadline_s * 2 + 60);
   while (!events_.empty() && events_.next_ns() <= limit) {
@@ -175,6 +177,8 @@ void BlockFleet::admit(const TraceRequest& r, uint64_t unique) {
   request.keys = std::make_shared<const KeyChain>(std::move(keys));
   ++result_.requests;
   result_.input_tokens += r.input_tokens;
+  scaled_input_ += r.input_tokens;
+  scaled_output_ += r.output_tokens;
   request.deadline_ns = now_ + seconds_ns(options_.deadline_s);
   if (sabotages(BlockSabotage::kForgetRequest, id)) return;
   if (sabotages(BlockSabotage::kAnswerLate, id)) {
@@ -333,7 +337,7 @@ void BlockFleet::end_fault(const Fault& fault) {
       registry_lost_ = false;
       if (options_.sabotage == BlockSabotage::kStayUnknown) break;
       for (Unit& unit : units_) {
-        if (unit.alive) set_accepting(unit, true);
+        if (unit.alive) set_accepting(unit, unit.open);
       }
       break;
     }
@@ -389,7 +393,7 @@ void BlockFleet::come_back(Unit& unit) {
   } else {
     report_prefill(unit);
   }
-  if (!registry_lost_) set_accepting(unit, true);
+  if (!registry_lost_) set_accepting(unit, unit.open);
 }
 
 void BlockFleet::set_accepting(Unit& unit, bool accepting) {

@@ -11,6 +11,7 @@
 #include "balance/prefill_balancer.h"
 #include "sim/cost_model.h"
 #include "sim/histogram.h"
+#include "sim/scale.h"
 #include "sim/trace.h"
 
 namespace fathom::sim {
@@ -73,6 +74,13 @@ struct BlockFleetOptions {
   // 0: not demanded, for loads that are too much for the fleet.
   double liveness_s = 0;
   BlockSabotage sabotage = BlockSabotage::kNone;
+  // Which of the units serve; empty: all, throughout. Asked every
+  // scale_interval_s until the last request has arrived; before that
+  // scale_initial serves.
+  ScaleFunction scale;
+  UnitCounts scale_initial;
+  double scale_interval_s = 60;
+  UnitCounts unit_nodes = kPublishedUnitNodes;
 };
 
 struct BlockFleetResult {
@@ -86,6 +94,11 @@ struct BlockFleetResult {
   double ended_s = 0;
   std::vector<int64_t> decode_dispatches;  // per unit
   std::vector<int64_t> prefill_tokens;     // sent to each rank, unit-major
+  // Until the last arrival: nodes serving and starting, and nodes that drain,
+  // times seconds; and both at one instant.
+  double node_seconds = 0, drain_node_seconds = 0;
+  int nodes_peak = 0;
+  std::vector<DaySchedule::Change> units;  // what ran when, where they are scaled
   LogHistogram ttft_ms, gap_ms;            // gap: between tokens of a request, as seen by the api
   std::vector<std::string> violations;     // of the safety and liveness rules; must be empty
 

@@ -1,6 +1,7 @@
-// The inside of run_block_fleet: events, requests as the api sees them, units, and the functions between
-// them. One class over three files: block_fleet.cc (requests, faults, checks), _units.cc (steps),
-// _handover.cc (the two legs).
+// The inside of run_block_fleet: events, requests as the api sees them, units,
+// and the functions between them. One class over four files: block_fleet.cc
+// (requests, faults, checks), _units.cc (steps), _handover.cc (the two legs),
+// _scale.cc (which units serve).
 #pragma once
 
 #include <functional>
@@ -73,6 +74,7 @@ struct Unit {
   std::vector<BlockRank> ranks;
   std::vector<double> slowness;  // per rank
   bool alive = true;
+  bool open = true;  // the scale wants it; a closed one finishes what it has
   bool stepping = false;
   uint64_t incarnation = 1;
   uint64_t sequence = 0;
@@ -173,6 +175,16 @@ class BlockFleet {
   void come_back(Unit& unit);
   void set_accepting(Unit& unit, bool accepting);
 
+  // scale
+
+  void start_scaling();
+  void scale_units();
+  void use_units(UnitCounts serving, UnitCounts held);
+  void open_units(bool decode, int wanted);
+  UnitCounts draining() const;
+  // Nodes since the last call.
+  void account_nodes();
+
   // checks
 
   void check_rank(const BlockRank& rank);
@@ -203,6 +215,11 @@ class BlockFleet {
   double crowd_ = 1;
   bool registry_lost_ = false;
   bool starts_blocked_ = false;
+  int64_t last_arrival_ns_ = 0;
+  UnitCounts held_;
+  int64_t accounted_ns_ = 0;
+  int64_t scaled_input_ = 0,
+          scaled_output_ = 0;  // tokens that arrived since the last decision
   bool rank_sabotaged_ = false;
   int64_t busy_forwards_ = 0, busy_steps_ = 0;
   double prefill_cost_ratio_sum_ = 0, prefill_tokens_ratio_sum_ = 0;

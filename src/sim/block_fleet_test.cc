@@ -202,6 +202,36 @@ TEST(BlockFleet, TheCheckersCanFail) {
   }
 }
 
+// Units that a scale closes finish what they have, get nothing more, and their drain is counted.
+TEST(BlockFleet, AScaledFleetDrainsBeforeItsNodesAreFree) {
+  BlockFleetOptions options = small_fleet();
+  options.unit_nodes = {2, 2};
+  options.scale_initial = {2, 2};
+  options.scale_interval_s = 2;
+  std::vector<UnitCounts> drains;
+  options.scale = [&](const ScaleInput& in) {
+    drains.push_back(in.draining);
+    EXPECT_GT(in.arrived_output_tokens_per_s, 0);
+    const UnitCounts units = in.day_second < 3 ? UnitCounts{1, 1} : UnitCounts{2, 2};
+    return ScaleOutput{units, units};
+  };
+  const BlockFleetResult scaled = run_block_fleet(test_profile("h800"), {}, small_load(7, 40, 10), options);
+  expect_clean(scaled, "scaled");
+  EXPECT_EQ(scaled.expired, 0);
+  ASSERT_GE(drains.size(), 4u);  // at 2, 4, 6 and 8 s
+  EXPECT_EQ(drains[0], (UnitCounts{0, 0}));
+  ASSERT_EQ(scaled.units.size(), 3u);
+  EXPECT_EQ(scaled.units[1].second, 2);
+  EXPECT_EQ(scaled.units[1].units, (UnitCounts{1, 1}));
+  EXPECT_EQ(scaled.units[2].units, (UnitCounts{2, 2}));
+  EXPECT_GT(scaled.drain_node_seconds, 0.5);
+  EXPECT_LE(scaled.nodes_peak, 8);
+  options.scale = {};
+  const BlockFleetResult fixed = run_block_fleet(test_profile("h800"), {}, small_load(7, 40, 10), options);
+  EXPECT_LT(scaled.decode_dispatches[1], fixed.decode_dispatches[1]);
+  EXPECT_NEAR(fixed.node_seconds - scaled.node_seconds, 4 * 2, 1e-6);  // one unit of each for two seconds
+}
+
 // Case B11: load data a second old.
 TEST(BlockFleet, StaleLoadDataDoesNotPileUpRequests) {
   BlockFleetOptions options = small_fleet();

@@ -18,6 +18,11 @@ constexpr double kKvImbalance = 1.08, kRequestsImbalance = 1.16;
 
 constexpr int kSampledRequests = 200'000;
 
+// Of a request in decode, over its steps.
+double kv_per_request(const LengthOptions& lengths) {
+  return lengths.input_mean_tokens + lengths.output_mean_tokens * (1 + lengths.output_cv2) / 2;
+}
+
 // Tokens/s per user at so many requests on each rank of a decode unit.
 double decode_speed(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet,
                     double requests_per_rank) {
@@ -30,8 +35,7 @@ double decode_speed(const HardwareProfile& hw, const ModelShape& model, const Fl
   load.acceptance = fleet.mtp_acceptance;
   load.kv_imbalance = kKvImbalance;
   load.requests_imbalance = kRequestsImbalance;
-  load.kv_tokens_per_request =
-      fleet.lengths.input_mean_tokens + fleet.lengths.output_mean_tokens * (1 + fleet.lengths.output_cv2) / 2;
+  load.kv_tokens_per_request = kv_per_request(fleet.lengths);
   return decode_point(hw, model, decode, load, requests_per_rank).tokens_per_s_per_user;
 }
 
@@ -39,7 +43,12 @@ double decode_speed(const HardwareProfile& hw, const ModelShape& model, const Fl
 Result<double> decode_capacity(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet,
                                double wanted_speed) {
   const auto speed_at = [&](double requests) { return decode_speed(hw, model, fleet, requests); };
-  double low = 1, high = 512;
+  const double slots_per_rank =
+      static_cast<double>(fleet.shape.decode_slots) / static_cast<double>(fleet.shape.decode_ranks);
+  const double room_tokens = fleet.decode_blocks_per_rank > 0
+                                 ? fleet.decode_blocks_per_rank * 64.0
+                                 : kv_room_tokens(hw, model, slots_per_rank, true);
+  double low = 1, high = std::clamp(room_tokens / kv_per_request(fleet.lengths), low, 512.0);
   if (!(wanted_speed > 0) || speed_at(low) < wanted_speed) {
     return invalid_argument(
         "--unit-speed: {} tokens/s per user, a decode unit of one request per rank gives {:.1f}",

@@ -25,7 +25,10 @@ Result<int> minutes_of(const std::string& file, const CsvRow& row) {
   return minutes;
 }
 
-Result<DaySchedule> parse_schedule(const std::string& file, std::string_view text) {
+}  // namespace
+
+Result<DaySchedule> parse_schedule(const std::string& file, std::string_view text,
+                                   const UnitCounts& unit_nodes) {
   std::vector<DaySchedule::Change> changes;
   int start_minutes = -1;
   for (const CsvRow& row : csv_rows(text)) {
@@ -42,9 +45,9 @@ Result<DaySchedule> parse_schedule(const std::string& file, std::string_view tex
     ASSIGN_OR_RETURN(const int64_t prefill, csv_integer(file, row, 3, "prefill_units", 1, kUnitsMax));
     change.nodes = static_cast<int>(nodes);
     change.units = {static_cast<int>(decode), static_cast<int>(prefill)};
-    if (nodes != decode * kDecodeUnitNodes + prefill * kPrefillUnitNodes) {
+    if (nodes != decode * unit_nodes.decode + prefill * unit_nodes.prefill) {
       return invalid_argument("{}:{}: nodes: {} do not divide into {} units of {} and {} of {}", file,
-                              row.line, nodes, decode, kDecodeUnitNodes, prefill, kPrefillUnitNodes);
+                              row.line, nodes, decode, unit_nodes.decode, prefill, unit_nodes.prefill);
     }
     changes.push_back(change);
   }
@@ -52,7 +55,18 @@ Result<DaySchedule> parse_schedule(const std::string& file, std::string_view tex
   return DaySchedule(std::move(changes));
 }
 
-}  // namespace
+DaySchedule schedule_of_fleet(const DaySchedule& schedule, const UnitCounts& most,
+                              const UnitCounts& unit_nodes) {
+  const UnitCounts peak = units_max(schedule);
+  const auto share = [](int units, int of, int fleet) { return (units * fleet + of - 1) / of; };
+  std::vector<DaySchedule::Change> changes = schedule.changes();
+  for (DaySchedule::Change& change : changes) {
+    change.units = {share(change.units.decode, peak.decode, most.decode),
+                    share(change.units.prefill, peak.prefill, most.prefill)};
+    change.nodes = change.units.decode * unit_nodes.decode + change.units.prefill * unit_nodes.prefill;
+  }
+  return DaySchedule(std::move(changes));
+}
 
 UnitCounts units_max(const DaySchedule& schedule) {
   UnitCounts most{1, 1};
@@ -138,9 +152,10 @@ Result<HourlyLoad> parse_hourly_load(const std::string& file, std::string_view t
 }
 
 Result<DayFiles> parse_day_files(const std::string& load_file, std::string_view load_text,
-                                 const std::string& schedule_file, std::string_view schedule_text) {
+                                 const std::string& schedule_file, std::string_view schedule_text,
+                                 const UnitCounts& unit_nodes) {
   ASSIGN_OR_RETURN(const HourlyLoad hourly, parse_hourly_load(load_file, load_text));
-  ASSIGN_OR_RETURN(DaySchedule schedule, parse_schedule(schedule_file, schedule_text));
+  ASSIGN_OR_RETURN(DaySchedule schedule, parse_schedule(schedule_file, schedule_text, unit_nodes));
   double income = 0;
   for (const double usd : hourly.load) income += usd;
   return DayFiles{DayLoad(hourly.load), std::move(schedule), income, hourly.start_hour};

@@ -73,9 +73,22 @@ struct HourlyLoad {
 };
 Result<HourlyLoad> parse_hourly_load(const std::string& file, std::string_view text);
 
+// Rows from,nodes,decode_units,prefill_units, the first one at second 0. Errors
+// name file, line and field, also where the nodes are not those of units of so
+// many.
+inline constexpr UnitCounts kPublishedUnitNodes{kDecodeUnitNodes, kPrefillUnitNodes};
+Result<DaySchedule> parse_schedule(const std::string& file, std::string_view text,
+                                   const UnitCounts& unit_nodes = kPublishedUnitNodes);
+
 // Each reads the text of one file; errors name file, line and field.
 Result<DayFiles> parse_day_files(const std::string& load_file, std::string_view load_text,
-                                 const std::string& schedule_file, std::string_view schedule_text);
+                                 const std::string& schedule_file, std::string_view schedule_text,
+                                 const UnitCounts& unit_nodes = kPublishedUnitNodes);
+
+// A schedule's shares of its peak, in whole units of a fleet of `most`, rounded
+// up.
+DaySchedule schedule_of_fleet(const DaySchedule& schedule, const UnitCounts& most,
+                              const UnitCounts& unit_nodes);
 
 // "13:05" for a second of the day that starts at start_hour.
 std::string clock_of(double second, int start_hour);

@@ -398,20 +398,24 @@ Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayF
                   const FleetResult& result, const TokenPrices& prices) {
   CHECK(result.metrics.hour_ends.size() == 24);
   Report report;
-  report.title = "The published day, simulated";
-  report.lead =
-      "DeepSeek's 24 hours of 27 and 28 February 2025 (UTC+8), every request, on the published units. One "
-      "constant of "
-      "the cost model is fitted to the published user speed (decode_phi); loads, lengths, schedule, MTP "
+  report.title = run.other_fleet ? "The published day's load on another fleet, simulated"
+                                 : "The published day, simulated";
+  report.lead = fmt::format(
+      "DeepSeek's 24 hours of 27 and 28 February 2025 (UTC+8), every request, on {} units. One constant of "
+      "the "
+      "cost model is fitted to the published user speed (decode_phi); loads, lengths, schedule, MTP "
       "acceptance and "
-      "expert imbalance are inputs.";
+      "expert imbalance are inputs.",
+      run.other_fleet ? "other" : "the published");
   const FleetOptions& o = run.options;
   report.facts = {{"profile", hw.name},
                   {"profile_kind", hw.kind},
                   {"profile_hash", hw.hash},
                   {"decode_policy", std::string(decode_policy_name(o.decode_policy))},
                   {"prefill_policy", std::string(prefill_policy_name(o.prefill_policy))},
-                  {"scale_policy", run.autoscaled ? "autoscale" : "schedule"},
+                  {"scale_policy", run.autoscaled ? "autoscale" : run.scale},
+                  {"fleet", fmt::format("{} and {} ranks a decode and a prefill unit",
+                                        run.options.shape.decode_ranks, run.options.shape.prefill_ranks)},
                   {"decode_phi", fmt::format("{}", hw.decode_phi)},
                   {"mtp_acceptance", fmt::format("{}", o.mtp_acceptance)},
                   {"decode_expert_imbalance", fmt::format("{}", o.decode_expert_imbalance)},

@@ -9,6 +9,8 @@ namespace fathom::sim {
 struct DayRun {
   FleetOptions options;
   bool autoscaled = false;
+  std::string scale = "schedule";
+  bool other_fleet = false;           // the load on units that were not the published ones
   double clairvoyant_node_hours = 0;  // with autoscaled: the bound beside it
   std::vector<std::string> scale_log;
 };

@@ -36,7 +36,9 @@ FleetSim::FleetSim(const HardwareProfile& hw, const ModelShape& model, const Day
            options.prefill_expert_imbalance, options.cached_per_computed})) {
   growth_milli_ = static_cast<int32_t>((1 + options.mtp_acceptance) * kMilli + 0.5);
   const double slots_per_rank = static_cast<double>(options.shape.decode_slots) / options.shape.decode_ranks;
-  result_.kv_room_tokens = kv_room_tokens(hw, model, slots_per_rank, true);
+  result_.kv_room_tokens = options.decode_blocks_per_rank > 0
+                               ? options.decode_blocks_per_rank * 64.0
+                               : kv_room_tokens(hw, model, slots_per_rank, true);
   room_milli_ =
       options.kv_limit ? static_cast<int64_t>(result_.kv_room_tokens) * kMilli : kRoomTokensMax * kMilli;
   PlacementOptions placement;
@@ -60,6 +62,7 @@ FleetSim::FleetSim(const HardwareProfile& hw, const ModelShape& model, const Day
   const PrefillCost cost{prefill_cost_.a_us_per_token * 1e3, prefill_cost_.b_us_per_pair * 1e3, 0};
   PrefillBudget budget;
   budget.cost_ns = static_cast<int64_t>(hw.prefill_rank_budget_ms_per_layer * 1e6);
+  budget.tokens_max = options.prefill_chunk_tokens;
   for (int u = 0; u < prefill_units; ++u) prefill_.emplace_back(options.shape.prefill_ranks, cost, budget);
   PrefillPlacementOptions prefill;
   prefill.policy = options.prefill_policy;

@@ -12,6 +12,7 @@
 #include "sim/fleet_metrics.h"
 #include "sim/lengths.h"
 #include "sim/profile.h"
+#include "sim/scale.h"
 
 namespace fathom::sim {
 
@@ -19,22 +20,6 @@ struct FleetShape {
   int decode_ranks = 144, decode_nodes = kDecodeUnitNodes, decode_slots = 288;
   int prefill_ranks = 32, prefill_nodes = kPrefillUnitNodes, prefill_slots = 288;
 };
-
-// What fleet to run next, asked every scale_interval_s of simulated time.
-struct ScaleInput {
-  double day_second = 0;
-  UnitCounts draining;          // closed, with requests still to finish
-  bool starts_blocked = false;  // no nodes to be had: what starts does not come up
-  // Over the last interval: prompt tokens that arrived and are in no cache, and output tokens they will want
-  // (arrivals times the mean length of what has finished).
-  double arrived_computed_tokens_per_s = 0;
-  double arrived_output_tokens_per_s = 0;
-};
-struct ScaleOutput {
-  UnitCounts serving;
-  UnitCounts held;  // serving and starting: what is paid for
-};
-using ScaleFunction = std::function<ScaleOutput(const ScaleInput&)>;
 
 // Deliberate errors, so that tests can show that the checks of a day find them.
 enum class DaySabotage {
@@ -60,8 +45,10 @@ struct FleetOptions {
       false;               // steps as if KV and requests were spread evenly: the balancers' bound
   double slo_ttft_s = 10;  // objectives, for attainment and goodput
   double slo_tokens_per_s_per_user = 15;
-  int32_t queued_prompts_max = 256;  // per prefill rank, as the servers' --max-queued; more are refused
-  std::vector<Fault> faults;         // times in seconds of the day
+  int32_t decode_blocks_per_rank = 0;    // KV room of 64-token blocks; 0: what the profile's memory holds
+  int32_t prefill_chunk_tokens = 32768;  // of a rank in one forward, at most
+  int32_t queued_prompts_max = 256;      // per prefill rank, as the servers' --max-queued; more are refused
+  std::vector<Fault> faults;             // times in seconds of the day
   DaySabotage sabotage = DaySabotage::kNone;
   FleetShape shape;
   ScaleFunction scale;         // empty: the day's schedule

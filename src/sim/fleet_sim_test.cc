@@ -99,7 +99,7 @@ TEST(PublishedDay, SameSeedSameBytesOtherSeedOtherBytes) {
   EXPECT_NE(first.find(hw.hash), std::string::npos);
   // The bytes themselves: another compiler, C library or machine must give the same. Changes with anything
   // that changes a result or a word of the report.
-  EXPECT_EQ(fmt::format("{:016x}", hash_bytes(first)), "9b81a676d25fc01f");
+  EXPECT_EQ(fmt::format("{:016x}", hash_bytes(first)), "17a0dc1a0e733aba");
 }
 
 TEST(Balancing, PoliciesOrderAsMeasured) {
@@ -401,6 +401,16 @@ TEST(DayFiles, ScheduleIntegralsAreExact) {
   EXPECT_NEAR(day.published_income_usd, 562027, 50);
   EXPECT_EQ(day.schedule.units_at(0), (UnitCounts{9, 29}));
   EXPECT_EQ(day.schedule.units_at(15.5 * 3600), (UnitCounts{2, 8}));
+}
+
+TEST(DayFiles, TheScheduleOnAnotherFleetKeepsItsShares) {
+  const DaySchedule published = published_day().schedule;
+  const DaySchedule same = schedule_of_fleet(published, {9, 29}, kPublishedUnitNodes);
+  EXPECT_DOUBLE_EQ(same.node_hours(), 5442);
+  const DaySchedule half = schedule_of_fleet(published, {4, 15}, {36, 4});
+  EXPECT_EQ(half.units_at(0), (UnitCounts{4, 15}));
+  EXPECT_EQ(half.units_at(15.5 * 3600), (UnitCounts{1, 5}));  // 2 of 9 and 8 of 29, rounded up
+  EXPECT_EQ(half.peak_nodes(), 4 * 36 + 15 * 4);
 }
 
 TEST(DayFiles, LoadKeepsEachHoursMeanAndIsContinuous) {

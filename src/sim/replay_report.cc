@@ -4,15 +4,19 @@
 namespace fathom::sim {
 namespace {
 
-void add_figures(const BlockFleetResult& r, const TraceStats& stats, Report& report) {
+void add_figures(const BlockFleetResult& r, const TraceStats& stats, const ReplaySetting& setting,
+                 Report& report) {
   const auto add = [&](const char* name, double value, std::string note = {}) {
     report.figures.push_back({name, value, Origin::kPrediction, {}, std::move(note)});
   };
-  add("requests", static_cast<double>(r.requests));
-  add("finished_requests", static_cast<double>(r.finished));
-  add("expired_requests", static_cast<double>(r.expired), "told so at their deadline");
-  add("input_tokens", static_cast<double>(r.input_tokens));
-  add("output_tokens", static_cast<double>(r.output_tokens));
+  const auto add_sum = [&](const char* name, int64_t value, std::string note = {}) {
+    add(name, static_cast<double>(value) / setting.share, std::move(note));
+  };
+  add_sum("requests", r.requests);
+  add_sum("finished_requests", r.finished);
+  add_sum("expired_requests", r.expired, "told so at their deadline");
+  add_sum("input_tokens", r.input_tokens);
+  add_sum("output_tokens", r.output_tokens);
   add("hit_share", r.hit_share());
   add("hit_share_bound", stats.hit_share_bound, "a cache that forgets nothing and that every rank shares");
   add("ttft_s_p50", r.ttft_ms.percentile(0.5) / 1e3);
@@ -25,17 +29,31 @@ void add_figures(const BlockFleetResult& r, const TraceStats& stats, Report& rep
   add("prefill_cost_max_over_mean", r.prefill_cost_ratio);
   add("kv_max_over_mean", r.decode_kv_ratio, "over decode ranks");
   add("requests_max_over_mean", r.decode_requests_ratio);
-  add("replays", static_cast<double>(r.replays));
-  add("retractions", static_cast<double>(r.retractions));
-  add("refused_offers", static_cast<double>(r.refused_offers));
-  add("stale_tokens_dropped", static_cast<double>(r.stale_tokens));
+  add_sum("replays", r.replays);
+  add_sum("retractions", r.retractions);
+  add_sum("refused_offers", r.refused_offers);
+  add_sum("stale_tokens_dropped", r.stale_tokens);
+  add("node_hours", r.node_seconds / 3600 / setting.share, "serving and starting, until the last arrival");
+  add("drain_node_hours", r.drain_node_seconds / 3600, "beside node_hours, not scaled");
+  add("nodes_peak", r.nodes_peak, "at one instant: serving, starting and draining");
+  if (setting.fraction < 1) {
+    const auto bias = [&](double part, double whole) {
+      return whole > 0 ? 100 * (part / setting.share / whole - 1) : 0;
+    };
+    add("bias_requests_percent",
+        bias(static_cast<double>(r.requests), static_cast<double>(setting.whole_requests)),
+        "this run's requests, scaled, against the whole trace's");
+    add("bias_output_tokens_percent",
+        bias(static_cast<double>(r.output_tokens), setting.whole_output_tokens));
+  }
   add("violations", static_cast<double>(r.violations.size()), "of the safety and liveness rules; must be 0");
   add("simulated_s", r.ended_s);
 }
 
 }  // namespace
 
-Report replay_report(const HardwareProfile& hw, const Trace& trace, const std::vector<ReplayRun>& runs) {
+Report replay_report(const HardwareProfile& hw, const Trace& trace, const std::vector<ReplayRun>& runs,
+                     const ReplaySetting& setting) {
   const TraceStats stats = trace_stats(trace);
   Report report;
   report.title = fmt::format("Replay of {}", trace.name);
@@ -55,8 +73,10 @@ Report replay_report(const HardwareProfile& hw, const Trace& trace, const std::v
                                         o.prefill_ranks, o.decode_units, o.decode_ranks)},
                   {"report_delay_ms", fmt::format("{}", o.report_delay_ms)},
                   {"rate_scale", fmt::format("{}", o.rate_scale)},
+                  {"scale_policy", setting.scale},
+                  {"fraction", fmt::format("{}", setting.fraction)},
                   {"seed", fmt::format("{}", o.seed)}};
-  add_figures(runs.front().result, stats, report);
+  add_figures(runs.front().result, stats, setting, report);
   Table table{"Policies side by side",
               fmt::format("No policy can hit more than {:.1f} %: prompt tokens in whole blocks seen before.",
                           stats.hit_share_bound * 100),
@@ -84,6 +104,11 @@ Report replay_report(const HardwareProfile& hw, const Trace& trace, const std::v
   }
   report.tables.push_back(std::move(table));
   report.csv_files.push_back({"policies.csv", std::move(csv)});
+  if (!setting.scale_log.empty()) {
+    Table log{"What the autoscaler did", "", {"decision"}, {}};
+    for (const std::string& line : setting.scale_log) log.rows.push_back({line});
+    report.tables.push_back(std::move(log));
+  }
   if (!runs.front().result.violations.empty()) {
     Table broken{"Broken rules", "", {"what"}, {}};
     for (const std::string& text : runs.front().result.violations) broken.rows.push_back({text});

@@ -258,4 +258,20 @@ TraceStats trace_stats(const Trace& trace) {
   return s;
 }
 
+Result<Trace> first_part_of_each_hour(const Trace& trace, double fraction, double hour_s) {
+  Trace part{trace.name, trace.block_tokens, {}};
+  const auto hour_us = static_cast<int64_t>(hour_s * 1e6);
+  const auto window_us = static_cast<int64_t>(hour_s * 1e6 * fraction);
+  for (const TraceRequest& r : trace.requests) {
+    const int64_t inside_us = r.arrival_us % hour_us;
+    if (inside_us >= window_us) continue;
+    part.requests.push_back(r);
+    part.requests.back().arrival_us = r.arrival_us / hour_us * window_us + inside_us;
+  }
+  if (part.requests.empty())
+    return invalid_argument("--fraction: no request arrives in the first {:.3g} s of any hour",
+                            hour_s * fraction);
+  return part;
+}
+
 }  // namespace fathom::sim

@@ -38,4 +38,8 @@ struct TraceStats {
 };
 TraceStats trace_stats(const Trace& trace);
 
+// The first `fraction` of each `hour_s` (of the trace's own time), the rest cut
+// out and the gaps closed. Errors when no request is left.
+Result<Trace> first_part_of_each_hour(const Trace& trace, double fraction, double hour_s = 3600);
+
 }  // namespace fathom::sim

@@ -66,6 +66,21 @@ TEST(Trace, ACsvHeaderMayHaveMoreColumns) {
             "needs a header");
 }
 
+TEST(Trace, TheFirstPartOfEachHourClosesTheGaps) {
+  Trace trace{"t", 512, {}};
+  for (int minute = 0; minute < 150; ++minute) trace.requests.push_back({minute * 60'000'000LL, 1, 1, {}});
+  const Trace part = first_part_of_each_hour(trace, 0.1).value();
+  ASSERT_EQ(part.requests.size(), 18u);  // minutes 0..5, 60..65, 120..125
+  EXPECT_EQ(part.requests[6].arrival_us, 360'000'000);
+  EXPECT_EQ(part.requests[17].arrival_us, (720 + 300) * 1'000'000LL);
+  EXPECT_EQ(first_part_of_each_hour(trace, 1).value().requests.size(), 150u);
+  EXPECT_EQ(first_part_of_each_hour(trace, 0.1, 600).value().requests.size(), 15u);
+  trace.requests.erase(trace.requests.begin());
+  trace.requests.resize(30);
+  EXPECT_EQ(first_part_of_each_hour(trace, 0.01).status().message(),
+            "--fraction: no request arrives in the first 36 s of any hour");
+}
+
 TEST(Trace, BadInputNamesFileLineAndField) {
   const std::string good =
       "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 3, \"hash_ids\": [1, 2]}\n";

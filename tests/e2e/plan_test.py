@@ -308,6 +308,33 @@ BAD = {
                          r"--fault: rank: 99 of 32 decode ranks"),
     "fault outside the fraction": ("", ["simulate", "published-day", "--fraction", "0.1", "--fault",
                                         "unit-loss@22:30"], r"--fault: \"unit-loss@22:30\": --fraction 0\.1"),
+    "unknown scale": ("", ["simulate", "synthetic", "--scale", "twice"],
+                      r"--scale: \"twice\" is none of none, schedule, autoscale"),
+    "replay without a schedule": ("", ["simulate", "synthetic", "--scale", "schedule"],
+                                  r"--scale: schedule: a replay needs --schedule "),
+    "schedule beyond the fleet": ("00:00,12,2,1\n", ["simulate", "synthetic", "--scale", "schedule", "--schedule", "FILE"],
+                                  r"--schedule: FILE: 2 decode and 1 prefill units, the fleet has 1 and 1"),
+    "budget of a fixed fleet": ("", ["simulate", "synthetic", "--budget", "9"], r"--budget: only with --scale autoscale"),
+    "schedule of a fixed fleet": ("", ["simulate", "published-day", "--scale", "none", "--schedule", "FILE"],
+                                  r"--schedule: only with --scale schedule or autoscale"),
+    "budget of a small fleet": ("", ["simulate", "synthetic", "--scale", "autoscale", "--budget", "3"],
+                                r"--budget: 3 nodes hold no prefill and decode unit"),
+    "nodes of a fixed fleet": ("", ["simulate", "published-day", "--fault", "no-nodes@22:00"],
+                               r"--fault: \"no-nodes@22:00\": only with --scale autoscale"),
+    "day's blocks": ("[prefill]\nblocks_per_rank = 400\n", ["simulate", "published-day", "--fleet", "FILE"],
+                     r"--fleet: FILE: prefill\.blocks_per_rank: "),
+    "day's nodes": ("[decode]\nranks = 12\n", ["simulate", "published-day", "--fleet", "FILE"],
+                    r"--fleet: FILE: decode\.ranks: 12 ranks do not fill nodes of 8 GPUs"),
+    "fraction of nothing": ("", ["simulate", "synthetic", "--fraction", "0"], r"--fraction: 0 is outside 0\.002\.\.1"),
+    "arrivals": ("", ["simulate", "synthetic", "--arrivals", "weekly"], r"--arrivals: \"weekly\" is none of "),
+    "variation of even arrivals": ("", ["simulate", "synthetic", "--arrival-cv2", "3"],
+                                   r"--arrival-cv2: only with --arrivals bursty"),
+    "variation too small": ("", ["simulate", "synthetic", "--arrivals", "bursty", "--arrival-cv2", "1"],
+                            r"--arrival-cv2: 1 is outside 1\.001\.\.1000"),
+    "classes of conversations": ("", ["simulate", "synthetic", "--other-hit", "0.1"],
+                                 r"--other-hit: only with --hits two-class"),
+    "columns without a name": ("2023-11-16 18:15:46.68,5,6,chat\n", ["simulate", "trace", "FILE"],
+                               r"FILE:1: column 4: \"chat\" has no name"),
     "no such file": ("", ["simulate", "trace", "no-such-file"], r"no-such-file: cannot be read"),
 }
 
@@ -354,6 +381,30 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
     assert "<td>seed</td><td>1</td><td>7</td><td>set differently</td>" in page
     done = fathom("simulate", "synthetic", "--seconds", "1", "--compare", tmp_path / "a")
     assert done.returncode == 2 and "trace: missing, so not of a replay" in done.stderr, done.stderr
+
+
+def test_every_load_takes_fraction_scale_and_fleet(tmp_path):
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("[prefill]\nunits = 3\nranks = 32\n[decode]\nunits = 2\nranks = 72\n")
+    schedule = tmp_path / "schedule.csv"
+    schedule.write_text("00:00,30,2,3\n00:01,17,1,2\n")
+    synthetic = ["simulate", "synthetic", "--seconds", 150, "--requests-per-s", 20, "--fleet", fleet]
+
+    def figures(*args):
+        done = fathom(*args, "--out", tmp_path / "out")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads((tmp_path / "out/summary.json").read_text())
+    fixed = figures(*synthetic, "--fraction", "0.02")
+    assert fixed["nodes_peak"] == 30 and fixed["fraction"] == "0.02" and abs(fixed["bias_requests_percent"]) < 10
+    clock = figures(*synthetic, "--scale", "schedule", "--schedule", schedule)
+    assert clock["scale_policy"] == "schedule"
+    assert abs(clock["node_hours"] - (60 * 30 + 90 * 17) / 3600) < 0.1, clock["node_hours"]
+    scaled = figures(*synthetic, "--scale", "autoscale", "--arrivals", "bursty", "--hits", "two-class")
+    assert scaled["node_hours"] < 150 * 30 / 3600 and scaled["nodes_peak"] <= 30
+    day = ["simulate", "published-day", "--fraction", "0.002", "--fleet", fleet]
+    assert figures(*day)["nodes_peak"] == 30
+    assert figures(*day, "--scale", "none")["node_hours"] == 30 * 24
+    assert figures(*day, "--scale", "autoscale")["nodes_peak"] <= 30
 
 
 def test_the_worked_examples_print_what_the_page_shows():

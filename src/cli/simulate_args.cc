@@ -1,0 +1,169 @@
+// Options, profile, printing and files that the subcommands of `fathom simulate` share.
+#include "cli/simulate_args.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "sim/day_report.h"
+
+namespace fathom::cli {
+namespace {
+
+constexpr const char* kFaultHelp =
+    "KIND@HH:MM[:SS][,key=value...]: unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry, "
+    "no-nodes; keys for, unit, rank, factor, phase";
+
+void print_figures(const sim::Report& report) {
+  for (const auto& [name, value] : report.facts) {
+    if (name.starts_with("profile")) std::printf("%-52s %16s\n", name.c_str(), value.c_str());
+  }
+  for (const sim::Figure& figure : report.figures) {
+    std::printf("%-52s %16s", figure.name.c_str(), sim::pretty_number(figure.value).c_str());
+    if (figure.published) {
+      std::printf("   published %14s  (%s)", sim::pretty_number(*figure.published).c_str(),
+                  figure.origin == sim::Origin::kInput ? "input"
+                  : figure.origin == sim::Origin::kFit ? "fit"
+                                                       : "prediction");
+    }
+    std::printf("\n");
+  }
+}
+
+// Options that a report's own facts leave out, where they are not the default.
+void add_facts(const SimulateArgs& args, sim::Report& report) {
+  const SimulateArgs plain;
+  const auto add = [&](const char* name, const auto& value, const auto& usual) {
+    if (value != usual) report.facts.emplace_back(name, fmt::format("{}", value));
+  };
+  add("load", args.load_file, plain.load_file);
+  add("schedule", args.schedule_file, plain.schedule_file);
+  add("fleet_file", args.fleet_file, std::string());
+  add("faults", fmt::format("{}", fmt::join(args.faults, " ")), std::string());
+  add("perfect_balance", args.fleet.perfect_decode_balance, false);
+  add("max_queued", args.fleet.queued_prompts_max, plain.fleet.queued_prompts_max);
+  add("budget_nodes", args.autoscale.budget_nodes, plain.autoscale.budget_nodes);
+  add("unit_speed", args.autoscale.speed_at_capacity, plain.autoscale.speed_at_capacity);
+  add("unit_use", args.autoscale.prefill_use_at_capacity, plain.autoscale.prefill_use_at_capacity);
+  add("knows_yesterday", args.autoscale.knows_yesterday, false);
+  add("slo_ttft_s", args.fleet.slo_ttft_s, plain.fleet.slo_ttft_s);
+  add("slo_tokens_per_s_per_user", args.fleet.slo_tokens_per_s_per_user,
+      plain.fleet.slo_tokens_per_s_per_user);
+  add("arrivals", args.arrivals, plain.arrivals);
+  add("arrival_cv2", args.synthetic.arrival_cv2, plain.synthetic.arrival_cv2);
+  add("hits", args.hits, plain.hits);
+  add("mtp_acceptance", args.block.mtp_acceptance, plain.block.mtp_acceptance);
+  add("expert_imbalance", args.block.expert_imbalance, plain.block.expert_imbalance);
+  add("routers", args.block.num_routers, plain.block.num_routers);
+}
+
+}  // namespace
+
+Status check_range(const char* option, double value, double min, double max) {
+  if (value >= min && value <= max) return ok_status();
+  return invalid_argument("{}: {} is outside {}..{}", option, value, min, max);
+}
+
+Result<sim::HardwareProfile> profile_of(const SimulateArgs& args) {
+  ASSIGN_OR_RETURN(sim::HardwareProfile hw, sim::load_profile(find_data_file(args.profile), read_text_file));
+  if (args.phi) {
+    RETURN_IF_ERROR(check_range("--phi", *args.phi, 0.01, 100));
+    RETURN_IF_ERROR(sim::set_profile_constant(hw, "residual.decode_phi", *args.phi));
+  }
+  return hw;
+}
+
+int nodes_of(int ranks, const sim::HardwareProfile& hw) {
+  return static_cast<int>(std::ceil(ranks / hw.gpus_per_node));
+}
+
+Status check_scale(const std::string& scale) {
+  if (scale == "none" || scale == "schedule" || scale == "autoscale") return ok_status();
+  return invalid_argument("--scale: \"{}\" is none of none, schedule, autoscale", scale);
+}
+
+Status check_only_with(const std::vector<OnlyWith>& options) {
+  for (const OnlyWith& o : options) {
+    if (o.option->count() > 0 && !o.allowed)
+      return invalid_argument("{}: only with {}", o.option->get_name(), o.wanted);
+  }
+  return ok_status();
+}
+
+Status check_in_fraction(const std::string& text, double at_s, double fraction) {
+  if (std::fmod(at_s, 3600) < 3600 * fraction) return ok_status();
+  return invalid_argument("--fault: \"{}\": --fraction {} simulates the first {:.0f} s of each hour", text,
+                          fraction, 3600 * fraction);
+}
+
+Status prepare(SimulateArgs& args, const char* fact, const char* kind) {
+  RETURN_IF_ERROR(check_range("--report-delay", args.fleet.report_delay_ms, 0, 60'000));
+  if (!args.compare_dir.empty()) {
+    const std::string file = args.compare_dir + "/summary.json";
+    ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+    ASSIGN_OR_RETURN(args.other, sim::parse_summary_json(file, text));
+    if (!args.other.facts.contains(fact)) {
+      return invalid_argument("--compare: {}: {}: missing, so not of {}", file, fact, kind);
+    }
+  }
+  return prepare_report_dir(args.out_dir);
+}
+
+Status finish(sim::Report& report, const SimulateArgs& args) {
+  add_facts(args, report);
+  if (!args.compare_dir.empty()) {
+    report.tables.push_back(sim::compare_table(report, args.other, args.compare_dir));
+  }
+  print_figures(report);
+  if (args.out_dir.empty()) return ok_status();
+  RETURN_IF_ERROR(write_report(report, args.out_dir));
+  std::printf("\nwritten to %s: report.html, summary.json", args.out_dir.c_str());
+  for (const sim::CsvFile& file : report.csv_files) std::printf(", %s", file.name.c_str());
+  std::printf("\n");
+  return ok_status();
+}
+
+void add_common_options(CLI::App& command, SimulateArgs& args) {
+  command.add_option("--profile", args.profile, "Hardware profile (TOML)")->capture_default_str();
+  command.add_option("--out", args.out_dir, "Directory for report.html, summary.json and CSV files");
+  command.add_option("--compare", args.compare_dir, "Directory of another run, set beside this one");
+  command.add_option("--seed", args.fleet.seed, "Seed of arrivals, lengths and random policies")
+      ->check(seed_number())
+      ->capture_default_str();
+  command.add_option("--decode", args.decode, "Decode policy")->capture_default_str();
+  command.add_option("--prefill", args.prefill, "Prefill policy")->capture_default_str();
+  command
+      .add_option("--fraction", args.fleet.fraction,
+                  "First part of each hour to simulate; state is carried over")
+      ->capture_default_str();
+  command.add_option("--fleet", args.fleet_file, "Another fleet (TOML)");
+  command.add_option("--fault", args.faults, kFaultHelp);
+  command.add_option("--report-delay", args.fleet.report_delay_ms, "Age of a load report on arrival, ms")
+      ->capture_default_str();
+}
+
+std::vector<const CLI::Option*> add_scale_options(CLI::App& command, SimulateArgs& args) {
+  command
+      .add_option("--scale", args.scale,
+                  "none: all units serve; schedule; autoscale: the servers' own decisions")
+      ->capture_default_str();
+  return {command.add_option("--budget", args.autoscale.budget_nodes, "Autoscale: nodes never exceeded"),
+          command
+              .add_option("--unit-speed", args.autoscale.speed_at_capacity,
+                          "Autoscale: tokens/s per user of a full decode unit")
+              ->capture_default_str(),
+          command
+              .add_option("--unit-use", args.autoscale.prefill_use_at_capacity,
+                          "Autoscale: use of a full prefill unit")
+              ->capture_default_str()};
+}
+
+void add_simulate_command(CLI::App& app, Outcome& outcome) {
+  CLI::App* command = app.add_subcommand("simulate", "Run a load on a virtual fleet");
+  command->require_subcommand(1);
+  add_published_day(*command, outcome);
+  add_replays(*command, outcome);
+}
+
+}  // namespace fathom::cli

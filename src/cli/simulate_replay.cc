@@ -1,0 +1,335 @@
+// fathom simulate trace and synthetic: replays that are exact to the block.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <memory>
+
+#include "cli/simulate_args.h"
+#include "sim/fleet_file.h"
+#include "sim/replay_report.h"
+
+namespace fathom::cli {
+namespace {
+
+constexpr double kRequestsMax = 2e6;  // made up for one replay, which is exact to the block
+
+Result<sim::BlockFleetOptions> replay_options(const SimulateArgs& args, const sim::HardwareProfile& hw,
+                                              double last_arrival_s) {
+  sim::BlockFleetOptions options = args.block;
+  if (!args.fleet_file.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, read_text_file(args.fleet_file));
+    RETURN_IF_ERROR(sim::read_fleet_file(args.fleet_file, text, options));
+  }
+  options.seed = args.fleet.seed;
+  options.report_delay_ms = args.fleet.report_delay_ms;
+  ASSIGN_OR_RETURN(options.prefill_policy, parse_prefill_policy(args.prefill));
+  ASSIGN_OR_RETURN(options.decode_policy, parse_decode_policy(args.decode));
+  for (const std::string& text : args.faults) {
+    ASSIGN_OR_RETURN(sim::Fault fault, sim::parse_fault(text));
+    RETURN_IF_ERROR(check_in_fraction(text, fault.at_s, args.fleet.fraction));
+    if (fault.kind == sim::FaultKind::kNoNodes && args.scale != "autoscale")
+      return invalid_argument("--fault: \"{}\": only with --scale autoscale", text);
+    const double hour = std::floor(fault.at_s / 3600);
+    fault.at_s -= hour * 3600 * (1 - args.fleet.fraction);
+    if (fault.at_s > last_arrival_s) {
+      return invalid_argument("--fault: \"{}\": the last request arrives after {:.0f} s", text,
+                              last_arrival_s);
+    }
+    options.faults.push_back(fault);
+  }
+  sim::FleetShape shape;
+  shape.decode_ranks = options.decode_ranks;
+  shape.prefill_ranks = options.prefill_ranks;
+  RETURN_IF_ERROR(sim::validate_faults(options.faults, {options.decode_units, options.prefill_units}, shape));
+  RETURN_IF_ERROR(sim::validate_block_fleet(hw, sim::ModelShape{}, options));
+  return options;
+}
+
+// How a replay's units are scaled, and the autoscaler of the run under way.
+struct ReplayScale {
+  std::optional<sim::DaySchedule> schedule;
+  std::optional<AutoscaleOptions> autoscale;
+  sim::FleetOptions as_day;  // what the autoscaler is told of fleet and load
+  sim::UnitCounts initial;
+  std::unique_ptr<sim::DayAutoscaler> autoscaler;
+};
+
+Status read_schedule(const SimulateArgs& args, const sim::BlockFleetOptions& fleet, ReplayScale& scale) {
+  if (!args.schedule_given) {
+    return invalid_argument(
+        "--scale: schedule: a replay needs --schedule FILE, its first row at the trace's start");
+  }
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(args.schedule_file));
+  ASSIGN_OR_RETURN(scale.schedule, sim::parse_schedule(args.schedule_file, text, fleet.unit_nodes));
+  const sim::UnitCounts most = sim::units_max(*scale.schedule);
+  if (most.decode > fleet.decode_units || most.prefill > fleet.prefill_units) {
+    return invalid_argument("--schedule: {}: {} decode and {} prefill units, the fleet has {} and {}",
+                            args.schedule_file, most.decode, most.prefill, fleet.decode_units,
+                            fleet.prefill_units);
+  }
+  scale.initial = scale.schedule->units_at(0);
+  return ok_status();
+}
+
+// Units' capacities from the profile and the trace's lengths; every prompt token counts as one to compute.
+Status size_units(const SimulateArgs& args, const sim::HardwareProfile& hw, const sim::Trace& trace,
+                  const sim::BlockFleetOptions& fleet, ReplayScale& scale) {
+  const sim::TraceStats stats = sim::trace_stats(trace);
+  sim::FleetOptions& day = scale.as_day;
+  day.shape = {fleet.decode_ranks,  fleet.unit_nodes.decode,  fleet.expert_slots,
+               fleet.prefill_ranks, fleet.unit_nodes.prefill, fleet.expert_slots};
+  day.lengths.input_mean_tokens = stats.input_mean, day.lengths.input_cv2 = stats.input_cv2;
+  day.lengths.output_mean_tokens = stats.output_mean, day.lengths.output_cv2 = stats.output_cv2;
+  day.lengths.continuation_share = day.lengths.other_hit = 0;
+  day.mtp_acceptance = fleet.mtp_acceptance;
+  day.slo_ttft_s = day.slo_tokens_per_s_per_user = 0;
+  day.decode_expert_imbalance = day.prefill_expert_imbalance = fleet.expert_imbalance;
+  day.decode_blocks_per_rank = fleet.decode_blocks_per_rank;
+  day.requests_per_day = stats.requests_per_s * fleet.rate_scale * sim::kDaySeconds;
+  sim::DayAutoscaleOptions options = args.autoscale;
+  if (!args.budget_given) {
+    options.budget_nodes =
+        fleet.decode_units * fleet.unit_nodes.decode + fleet.prefill_units * fleet.unit_nodes.prefill;
+  }
+  ASSIGN_OR_RETURN(scale.autoscale, sim::autoscale_options(hw, {}, day, options));
+  scale.autoscale->units_max[0] = fleet.prefill_units, scale.autoscale->units_max[1] = fleet.decode_units;
+  scale.initial = sim::initial_units({fleet.decode_units, fleet.prefill_units}, *scale.autoscale);
+  return ok_status();
+}
+
+// Gives a run the function that scales it; `scale` outlives the run.
+void scale_run(ReplayScale& scale, sim::BlockFleetOptions& run) {
+  run.scale_initial = scale.initial;
+  if (scale.schedule) {
+    run.scale = [&scale](const sim::ScaleInput& in) {
+      const sim::UnitCounts units = scale.schedule->units_at(std::fmod(in.day_second, sim::kDaySeconds));
+      return sim::ScaleOutput{units, units};
+    };
+  } else if (scale.autoscale) {
+    std::array<double, 24> flat;
+    flat.fill(1);
+    scale.autoscaler = std::make_unique<sim::DayAutoscaler>(*scale.autoscale, scale.as_day,
+                                                            sim::DayLoad(flat), false, scale.initial, 0);
+    run.scale_interval_s = scale.autoscale->interval_s;
+    run.scale = [&scale](const sim::ScaleInput& in) { return scale.autoscaler->decide(in); };
+  }
+}
+
+// The policies asked for first, then every other prefill policy, then every other decode policy.
+std::vector<sim::ReplayRun> replay_runs(const sim::BlockFleetOptions& options, bool all_policies) {
+  std::vector<sim::ReplayRun> runs;
+  const auto add = [&](PrefillPolicy prefill, DecodePolicy decode) {
+    sim::ReplayRun run{
+        fmt::format("{} / {}", prefill_policy_name(prefill), decode_policy_name(decode)), options, {}};
+    run.options.prefill_policy = prefill;
+    run.options.decode_policy = decode;
+    for (const sim::ReplayRun& other : runs) {
+      if (other.name == run.name) return;
+    }
+    runs.push_back(std::move(run));
+  };
+  add(options.prefill_policy, options.decode_policy);
+  if (all_policies) {
+    for (const char* name : {"random", "round-robin", "least-requests", "least-tokens", "fathom"}) {
+      add(parse_prefill_policy(name).value(), options.decode_policy);
+    }
+    for (const char* name : kDecodePolicies) {
+      add(options.prefill_policy, parse_decode_policy(name).value());
+    }
+  }
+  return runs;
+}
+
+// Of a trace's time, what the first parts of its hours are; the last hour need not be whole.
+double simulated_share(const sim::Trace& whole, double hour_s, double fraction) {
+  const double end_s = static_cast<double>(whole.requests.back().arrival_us) / 1e6;
+  const double hours = std::floor(end_s / hour_s);
+  const double part_s = hours * hour_s * fraction + std::min(end_s - hours * hour_s, hour_s * fraction);
+  return end_s > 0 ? part_s / end_s : 1;
+}
+
+Status run_replay(SimulateArgs& args, const sim::Trace& whole) {
+  RETURN_IF_ERROR(check_range("--fraction", args.fleet.fraction, 0.002, 1));
+  RETURN_IF_ERROR(check_range("--rate", args.block.rate_scale, 1e-3, 1e3));
+  RETURN_IF_ERROR(check_range("--mtp-acceptance", args.block.mtp_acceptance, 0, 1));
+  RETURN_IF_ERROR(check_range("--expert-imbalance", args.block.expert_imbalance, 1, 10));
+  RETURN_IF_ERROR(check_range("--routers", args.block.num_routers, 1, 64));
+  ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
+  sim::Trace part;
+  if (args.fleet.fraction < 1) {
+    ASSIGN_OR_RETURN(part,
+                     sim::first_part_of_each_hour(whole, args.fleet.fraction, 3600 * args.block.rate_scale));
+  }
+  const sim::Trace& trace = args.fleet.fraction < 1 ? part : whole;
+  const double last_arrival_s =
+      static_cast<double>(trace.requests.back().arrival_us) / 1e6 / args.block.rate_scale;
+  ASSIGN_OR_RETURN(sim::BlockFleetOptions options, replay_options(args, hw, last_arrival_s));
+  options.unit_nodes = {nodes_of(options.decode_ranks, hw), nodes_of(options.prefill_ranks, hw)};
+  ReplayScale scale;
+  if (args.scale == "schedule") RETURN_IF_ERROR(read_schedule(args, options, scale));
+  if (args.scale == "autoscale") RETURN_IF_ERROR(size_units(args, hw, trace, options, scale));
+  RETURN_IF_ERROR(prepare(args, "trace", "a replay"));
+  sim::ReplaySetting setting;
+  setting.fraction = args.fleet.fraction;
+  setting.share = simulated_share(whole, 3600 * args.block.rate_scale, args.fleet.fraction);
+  setting.scale = args.scale;
+  setting.whole_requests = static_cast<int64_t>(whole.requests.size());
+  for (const sim::TraceRequest& r : whole.requests) setting.whole_output_tokens += r.output_tokens;
+  std::vector<sim::ReplayRun> runs = replay_runs(options, args.all_policies);
+  ProgressBar bar("replay");
+  for (size_t i = 0; i < runs.size(); ++i) {
+    scale_run(scale, runs[i].options);
+    runs[i].result = sim::run_block_fleet(hw, sim::ModelShape{}, trace, runs[i].options);
+    if (i == 0 && scale.autoscaler) setting.scale_log = scale.autoscaler->log();
+    bar.update(static_cast<double>(i + 1) / static_cast<double>(runs.size()));
+  }
+  std::fprintf(stderr, "%.1f s for %zu replays\n", bar.elapsed_s(), runs.size());
+  sim::Report report = sim::replay_report(hw, trace, runs, setting);
+  RETURN_IF_ERROR(finish(report, args));
+  for (const sim::ReplayRun& run : runs) {
+    for (const std::string& text : run.result.violations)
+      std::fprintf(stderr, "broken rule: %s\n", text.c_str());
+    if (!run.result.violations.empty()) {
+      return make_status(StatusCode::kInternal, "{} rules broken in {}", run.result.violations.size(),
+                         run.name);
+    }
+  }
+  return ok_status();
+}
+
+Status run_trace(SimulateArgs& args) {
+  const std::string file = find_data_file(args.trace_file);
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const sim::Trace trace, sim::parse_trace(file, text));
+  return run_replay(args, trace);
+}
+
+Status run_synthetic(SimulateArgs& args) {
+  RETURN_IF_ERROR(check_range("--seconds", args.synthetic.seconds, 1, 86400));
+  RETURN_IF_ERROR(check_range("--requests-per-s", args.synthetic.requests_per_s, 1e-3, 1e4));
+  RETURN_IF_ERROR(check_range("--shared", args.synthetic.shared_share, 0, 1));
+  RETURN_IF_ERROR(check_range("--burst", args.synthetic.burst_share, 0, 1));
+  const double requests = args.synthetic.seconds * args.synthetic.requests_per_s;
+  if (requests > kRequestsMax) {
+    return invalid_argument("--seconds: {:.3g} requests, a replay holds at most {:.3g}", requests,
+                            kRequestsMax);
+  }
+  ASSIGN_OR_RETURN(args.synthetic.shape, sim::parse_arrival_shape(args.arrivals));
+  ASSIGN_OR_RETURN(args.synthetic.hits, sim::parse_hit_model(args.hits));
+  RETURN_IF_ERROR(check_range("--arrival-cv2", args.synthetic.arrival_cv2, 1.001, 1000));
+  RETURN_IF_ERROR(check_range("--day-seconds", args.synthetic.day_seconds, 1, 1e7));
+  const sim::LengthOptions& lengths = args.synthetic.lengths;
+  RETURN_IF_ERROR(check_range("--input-cv2", lengths.input_cv2, 1e-6, 100));
+  RETURN_IF_ERROR(check_range("--output-cv2", lengths.output_cv2, 1e-6, 100));
+  RETURN_IF_ERROR(check_range("--continuation-share", lengths.continuation_share, 0, 1));
+  RETURN_IF_ERROR(check_range("--continuation-hit", lengths.continuation_hit, 0, 0.999));
+  RETURN_IF_ERROR(check_range("--other-hit", lengths.other_hit, 0, 0.999));
+  if (args.synthetic.shape == sim::ArrivalShape::kDiurnal) {
+    const std::string file = find_data_file(args.load_file);
+    ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+    ASSIGN_OR_RETURN(const sim::HourlyLoad hourly, sim::parse_hourly_load(file, text));
+    args.synthetic.day_load = hourly.load;
+  }
+  RETURN_IF_ERROR(check_range("--input-tokens", lengths.input_mean_tokens, 1, lengths.input_tokens_max));
+  RETURN_IF_ERROR(check_range("--output-tokens", lengths.output_mean_tokens, 1, lengths.output_tokens_max));
+  return run_replay(args, sim::synthetic_trace(args.synthetic, args.fleet.seed));
+}
+
+// The options of every replay, and what runs it.
+void add_replay(CLI::App& command, const std::shared_ptr<SimulateArgs>& args_of,
+                const std::function<std::vector<OnlyWith>()>& also, Outcome& outcome,
+                Status (*run)(SimulateArgs&)) {
+  SimulateArgs& args = *args_of;
+  add_common_options(command, args);
+  command.add_option("--rate", args.block.rate_scale, "Arrivals this much faster")->capture_default_str();
+  command
+      .add_option("--mtp-acceptance", args.block.mtp_acceptance, "Share of MTP tokens accepted; 0: MTP off")
+      ->capture_default_str();
+  command.add_option("--expert-imbalance", args.block.expert_imbalance, "f_ep: busiest rank over mean")
+      ->capture_default_str();
+  command.add_option("--routers", args.block.num_routers, "Prefill routers side by side")
+      ->capture_default_str();
+  command.add_flag("--all-policies", args.all_policies, "Also run every other policy, for the table");
+  const std::vector<const CLI::Option*> of_autoscale = add_scale_options(command, args);
+  const CLI::Option* schedule = command.add_option("--schedule", args.schedule_file,
+                                                   "With --scale schedule: units by time from the start");
+  command.callback([args_of, of_autoscale, schedule, also, run, &outcome] {
+    SimulateArgs& args = *args_of;
+    args.schedule_given = schedule->count() > 0;
+    args.budget_given = of_autoscale.front()->count() > 0;
+    std::vector<OnlyWith> only = also();
+    only.push_back({schedule, args.scale == "schedule", "--scale schedule"});
+    for (const CLI::Option* option : of_autoscale)
+      only.push_back({option, args.scale == "autoscale", "--scale autoscale"});
+    Status status = check_scale(args.scale);
+    if (status.ok()) status = check_only_with(only);
+    if (status.ok()) status = run(args);
+    if (!status.ok()) outcome.exit_code = report_error(status);
+  });
+}
+
+// What a made-up load is like; returned with what each option needs.
+std::function<std::vector<OnlyWith>()> add_synthetic_options(CLI::App& command,
+                                                             const std::shared_ptr<SimulateArgs>& args) {
+  sim::SyntheticOptions& made = args->synthetic;
+  command.add_option("--seconds", made.seconds, "Length")->capture_default_str();
+  command.add_option("--requests-per-s", made.requests_per_s, "Mean rate; with diurnal of a whole day")
+      ->capture_default_str();
+  command.add_option("--arrivals", args->arrivals, "constant, poisson, bursty or diurnal")
+      ->capture_default_str();
+  const CLI::Option* cv2 =
+      command.add_option("--arrival-cv2", made.arrival_cv2, "Squared variation of bursty gaps")
+          ->capture_default_str();
+  const CLI::Option* load =
+      command.add_option("--load", args->load_file, "Hourly load of a diurnal curve (CSV)")
+          ->capture_default_str();
+  const CLI::Option* day =
+      command.add_option("--day-seconds", made.day_seconds, "What its day takes")->capture_default_str();
+  command.add_option("--burst", made.burst_share, "Share of requests that come in bursts")
+      ->capture_default_str();
+  command.add_option("--hits", args->hits, "conversations, or two-class as on the published day")
+      ->capture_default_str();
+  const CLI::Option* shared =
+      command.add_option("--shared", made.shared_share, "Share that continues a conversation")
+          ->capture_default_str();
+  const std::vector<const CLI::Option*> classes = {
+      command.add_option("--continuation-share", made.lengths.continuation_share, "Share that hits most")
+          ->capture_default_str(),
+      command.add_option("--continuation-hit", made.lengths.continuation_hit, "of its prompt")
+          ->capture_default_str(),
+      command.add_option("--other-hit", made.lengths.other_hit, "Hits of the others")->capture_default_str()};
+  command.add_option("--input-tokens", made.lengths.input_mean_tokens, "Mean new prompt")
+      ->capture_default_str();
+  command.add_option("--input-cv2", made.lengths.input_cv2, "Its squared variation")->capture_default_str();
+  command.add_option("--output-tokens", made.lengths.output_mean_tokens, "Mean answer")
+      ->capture_default_str();
+  command.add_option("--output-cv2", made.lengths.output_cv2, "Its squared variation")->capture_default_str();
+  return [=] {
+    const bool diurnal = args->arrivals == "diurnal", two_class = args->hits == "two-class";
+    std::vector<OnlyWith> only = {{cv2, args->arrivals == "bursty", "--arrivals bursty"},
+                                  {load, diurnal, "--arrivals diurnal"},
+                                  {day, diurnal, "--arrivals diurnal"},
+                                  {shared, !two_class, "--hits conversations"}};
+    for (const CLI::Option* option : classes) only.push_back({option, two_class, "--hits two-class"});
+    return only;
+  };
+}
+
+}  // namespace
+
+void add_replays(CLI::App& simulate, Outcome& outcome) {
+  const auto args = std::make_shared<SimulateArgs>();
+  args->decode = "fathom";
+  args->profile = "profiles/h800.toml";
+  args->scale = "none";
+  CLI::App* trace = simulate.add_subcommand("trace", "Replay a trace, exact to the block");
+  trace->add_option("file", args->trace_file, "JSON lines (Mooncake) or CSV (Azure)")->required();
+  add_replay(*trace, args, [] { return std::vector<OnlyWith>(); }, outcome, run_trace);
+  const auto made = std::make_shared<SimulateArgs>(*args);
+  CLI::App* synthetic = simulate.add_subcommand("synthetic", "Replay a made-up load, exact to the block");
+  add_replay(*synthetic, made, add_synthetic_options(*synthetic, made), outcome, run_synthetic);
+}
+
+}  // namespace fathom::cli

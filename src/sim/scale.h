@@ -1,0 +1,27 @@
+// Who decides which units of a simulated fleet serve: a function from what arrived to units, asked now and
+// then.
+#pragma once
+
+#include <functional>
+
+#include "sim/day_files.h"
+
+namespace fathom::sim {
+
+// What fleet to run next, asked every scale_interval_s of simulated time.
+struct ScaleInput {
+  double day_second = 0;
+  UnitCounts draining;          // closed, with requests still to finish
+  bool starts_blocked = false;  // no nodes to be had: what starts does not come up
+  // Over the last interval: prompt tokens that arrived and are in no cache, and output tokens they will want
+  // (arrivals times the mean length of what has finished).
+  double arrived_computed_tokens_per_s = 0;
+  double arrived_output_tokens_per_s = 0;
+};
+struct ScaleOutput {
+  UnitCounts serving;
+  UnitCounts held;  // serving and starting: what is paid for
+};
+using ScaleFunction = std::function<ScaleOutput(const ScaleInput&)>;
+
+}  // namespace fathom::sim
