@@ -306,8 +306,22 @@ struct Refusal {
   std::string_view message;
 };
 
+void expect_refusals(const std::vector<Refusal>& refusals) {
+  for (const Refusal& refusal : refusals) {
+    Json json = v3_json();
+    json.merge_patch(refusal.patch);
+    const auto config = parse(json);
+    ASSERT_FALSE(config.ok()) << refusal.patch.dump();
+    const std::string message = config.status().message();
+    EXPECT_NE(message.find(refusal.message), std::string::npos)
+        << message << "\n  lacks: " << refusal.message;
+    EXPECT_TRUE(message.starts_with("model/config.json: ")) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+  }
+}
+
 TEST(ModelConfig, refusals_name_file_key_and_reason) {
-  const std::vector<Refusal> refusals = {
+  expect_refusals({
       {{{"architectures", {"LlamaForCausalLM"}}},
        "model/config.json: architectures: 'LlamaForCausalLM' is not supported (known: DeepseekV2ForCausalLM, "
        "DeepseekV3ForCausalLM)"},
@@ -338,6 +352,11 @@ TEST(ModelConfig, refusals_name_file_key_and_reason) {
       {{{"topk_method", "greedy"}},
        "topk_method: 'greedy' is not supported for DeepseekV3ForCausalLM (known: noaux_tc)"},
       {{{"scoring_func", "softmax"}}, "scoring_func: 'softmax' is not supported for DeepseekV3ForCausalLM"},
+  });
+}
+
+TEST(ModelConfig, refusals_name_the_key_within_an_object) {
+  expect_refusals({
       {{{"rope_scaling", {{"type", "linear"}}}},
        "model/config.json: rope_scaling: type: 'linear' is not supported (known: default, yarn)"},
       {{{"rope_scaling", {{"original_max_position_embeddings", nullptr}}}},
@@ -365,18 +384,7 @@ TEST(ModelConfig, refusals_name_file_key_and_reason) {
       {{{"quantization_config", "fp8"}}, "quantization_config: expected an object"},
       {{{"eos_token_id", -1}}, "eos_token_id: -1 is not a token id"},
       {{{"eos_token_id", {1, "x"}}}, "eos_token_id: 'x' is not a token id"},
-  };
-  for (const Refusal& refusal : refusals) {
-    Json json = v3_json();
-    json.merge_patch(refusal.patch);
-    const auto config = parse(json);
-    ASSERT_FALSE(config.ok()) << refusal.patch.dump();
-    const std::string message = config.status().message();
-    EXPECT_NE(message.find(refusal.message), std::string::npos)
-        << message << "\n  lacks: " << refusal.message;
-    EXPECT_TRUE(message.starts_with("model/config.json: ")) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos);
-  }
+  });
 }
 
 TEST(ModelConfig, malformed_json_is_refused_with_its_position) {
