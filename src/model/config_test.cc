@@ -375,16 +375,24 @@ TEST(ModelConfig, refusals_name_the_key_within_an_object) {
       {{{"quantization_config", {{"scale_fmt", "x"}}}}, "scale_fmt: 'x' is not supported"},
       {{{"quantization_config", {{"quant_method", "fathom"}, {"format_version", 3}, {"weights", "int8"}}}},
        "format_version: 3 is newer"},
-      {{{"quantization_config", {{"quant_method", "fathom"}, {"format_version", 2}, {"weights", "int8"}}}},
-       "layout: '' is not known (known: panels-1)"},
-      {{{"quantization_config",
-         {{"quant_method", "fathom"}, {"format_version", 2}, {"layout", "panels-2"}, {"weights", "int8"}}}},
-       "layout: 'panels-2' is not known (known: panels-1); convert the original again"},
       {{{"quantization_config", {{"quant_method", "fathom"}, {"format_version", 1}}}}, "weights: missing"},
       {{{"quantization_config", "fp8"}}, "quantization_config: expected an object"},
       {{{"eos_token_id", -1}}, "eos_token_id: -1 is not a token id"},
       {{{"eos_token_id", {1, "x"}}}, "eos_token_id: 'x' is not a token id"},
   });
+}
+
+TEST(ModelConfig, unknown_layouts_of_converted_folders_are_refused) {
+  const auto message = [](Json layout) {
+    Json config = v3_json();
+    config["quantization_config"] = {{"quant_method", "fathom"}, {"format_version", 2}, {"weights", "int8"}};
+    if (!layout.is_null()) config["quantization_config"]["layout"] = std::move(layout);
+    return parse_model_config("model", config.dump()).status().message();
+  };
+  EXPECT_EQ(message("panels-1"), "");
+  EXPECT_NE(message(nullptr).find("layout: '' is not known (known: panels-1)"), std::string::npos);
+  EXPECT_NE(message("panels-2").find("'panels-2' is not known (known: panels-1); convert the original again"),
+            std::string::npos);
 }
 
 TEST(ModelConfig, malformed_json_is_refused_with_its_position) {
