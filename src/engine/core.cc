@@ -2,6 +2,7 @@
 #include "engine/core.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -429,6 +430,12 @@ Status EngineCore::warm_up_engine(StepKind kind) {
   const double seconds = to_seconds(clock_.now() - begin);
   cache_.release(kBooks, blocks);
   RETURN_IF_ERROR(status.with_context("warm-up"));
+  for (int64_t row = 0; row < logits.rows; ++row) {
+    const std::span<const float> values = logits.row_span(row);
+    if (std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) continue;
+    return Status(StatusCode::kDataLoss,
+                  "warm-up: the model's logits hold NaN or infinity, so its weights are damaged");
+  }
   if (is_prefill) {
     costs_.observe_prefill(static_cast<int64_t>(num_tokens) * num_active, seconds);
   } else {

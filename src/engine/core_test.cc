@@ -264,6 +264,19 @@ TEST(EngineCore, a_row_of_nan_ends_its_own_request_only) {
   bench.expect_no_leak();
 }
 
+TEST(EngineCore, damaged_weights_fail_the_warm_up) {
+  ManualClock clock;
+  uint64_t hash = 1;
+  for (int32_t i = 0; i < kBlockTokens; ++i) hash = scripted_hash(hash, i * 97 % kScriptedVocab);
+  ScriptedOptions prefill{.clock = &clock, .step_seconds = 0.001, .nan_hashes = {hash}};
+  EngineCore core(small_options(), scripted_parts(64, prefill, {.clock = &clock, .step_seconds = 0.001}),
+                  clock);
+  const Status status = core.warm_up();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("NaN"), std::string::npos) << status.message();
+  EXPECT_TRUE(core.check_books().ok());
+}
+
 TEST(EngineCore, a_failed_step_ends_those_in_it_and_a_stopped_one_is_repeated) {
   Rng rng(12);
   int countdown = 4;  // two of them warm up

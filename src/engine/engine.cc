@@ -144,6 +144,10 @@ class Engine::Impl final : public StepObserver {
     }
     if (request.max_new_tokens < 1)
       return invalid_argument("max_new_tokens: {} is below 1", request.max_new_tokens);
+    if (request.stop_token_ids.size() > static_cast<size_t>(kStopTokenIdsMax)) {
+      return invalid_argument("stop_token_ids: {} ids, at most {}", request.stop_token_ids.size(),
+                              kStopTokenIdsMax);
+    }
     for (const int32_t token : request.prompt) {
       if (token < 0 || token >= vocab_size_) {
         return invalid_argument("prompt: token {} is outside the vocabulary of {}", token, vocab_size_);

@@ -17,11 +17,14 @@ namespace fathom {
 // Never reused within a process.
 enum class RequestId : uint64_t {};
 
+// Every sampled token is looked up among them.
+inline constexpr int32_t kStopTokenIdsMax = 64;
+
 struct GenerationRequest {
   std::vector<int32_t> prompt;  // >= 1 token, ids below the vocabulary's size
   SamplingParams sampling;
   int32_t max_new_tokens = 0;           // >= 1; lowered to what max_context leaves
-  std::vector<int32_t> stop_token_ids;  // besides the model's end tokens
+  std::vector<int32_t> stop_token_ids;  // besides the model's end tokens; at most kStopTokenIdsMax
   bool ignore_eos = false;              // the model's end tokens do not stop; stop_token_ids still do
   std::string tenant;                   // part of every KV key: two tenants never share a block
   std::optional<TimePoint> deadline;    // answered by then, finished or not

@@ -22,7 +22,8 @@ std::chrono::milliseconds to_ms(double seconds) {
 
 size_t longest_token_bytes(const Tokenizer& tokenizer) {
   size_t longest = 1;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.token_bytes(id).size());
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    longest = std::max(longest, tokenizer.token_bytes(id).size());
   return longest;
 }
 
@@ -55,7 +56,8 @@ class ServerImpl final : public Server {
 };
 
 Status ServerImpl::start() {
-  // The cheap checks first: nobody waits for a large model to learn that a key file is missing or a port taken.
+  // The cheap checks first: nobody waits for a large model to learn that a key file is missing or a port
+  // taken.
   ApiKeys keys;
   if (!options_.api_key_file.empty()) {
     ASSIGN_OR_RETURN(keys, ApiKeys::load(options_.api_key_file));
@@ -66,7 +68,8 @@ Status ServerImpl::start() {
   context_->http = http_.get();
   context_->ready = true;  // the engine is warmed up by now
   return http_->listen(
-      [this](std::shared_ptr<HttpExchange> exchange) { route_request(*context_, std::move(exchange)); });
+      [this](std::shared_ptr<HttpExchange> exchange) { route_request(*context_, std::move(exchange)); },
+      [this](const HttpRequest& head) { return refuse_by_head(*context_, head); });
 }
 
 void ServerImpl::make_context(ApiKeys keys) {
@@ -75,8 +78,10 @@ void ServerImpl::make_context(ApiKeys keys) {
   // Without keys all clients share the anonymous one, which is no single user to be held back.
   if (!keys.required()) admission.requests_per_key_max = admission.requests_max;
   admission_ = std::make_unique<Admission>(admission);
-  metrics_ = std::make_unique<ApiMetrics>([&engine] { return engine.stats(); }, model_->name(), FATHOM_VERSION);
+  metrics_ =
+      std::make_unique<ApiMetrics>([&engine] { return engine.stats(); }, model_->name(), FATHOM_VERSION);
   const ApiOptions api{.served_model_name = model_->name(),
+                       .created_unix_s = clock_.unix_seconds(),
                        .system_fingerprint = "fp_" + model_->model().weights().fingerprint.substr(0, 12),
                        .keep_alive_interval = to_ms(options_.keep_alive_interval_s),
                        .stall_max = to_ms(options_.stall_timeout_s),
@@ -84,8 +89,9 @@ void ServerImpl::make_context(ApiKeys keys) {
   const RequestLimits limits{.vocab_size = static_cast<int32_t>(model_->model().config().vocab_size),
                              .context_max = engine.options().max_context,
                              .token_bytes_max = longest_token_bytes(model_->tokenizer())};
-  context_.reset(new ApiContext{api, limits, std::move(keys), engine.options().eos_token_ids, model_->tokenizer(),
-                                model_->chat_template(), engine, clock_, *admission_, *metrics_});
+  context_.reset(new ApiContext{api, limits, std::move(keys), engine.options().eos_token_ids,
+                                model_->tokenizer(), model_->chat_template(), engine, clock_, *admission_,
+                                *metrics_});
   // Response ids and seeds differ from one start to the next.
   context_->next_id = mix64(static_cast<uint64_t>(clock_.now().time_since_epoch().count()) ^
                             static_cast<uint64_t>(clock_.unix_seconds()) << 20);
@@ -93,15 +99,19 @@ void ServerImpl::make_context(ApiKeys keys) {
 
 std::string ServerImpl::summary() const {
   const HttpOptions& http = options_.http;
-  const auto seconds = [](std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; };
+  const auto seconds = [](std::chrono::milliseconds time) {
+    return static_cast<double>(time.count()) / 1000;
+  };
   std::string text = model_->summary();
-  text += fmt::format("clients    {}; requests {}{}, connections {}, body {}\n",
-                      context_->keys.required() ? "API key" : "no key asked for", options_.admission.requests_max,
-                      context_->keys.required() ? fmt::format(" ({} per key)", options_.admission.requests_per_key_max) : "",
-                      http.connections_max, bytes_text(static_cast<int64_t>(http.body_bytes_max)));
+  text += fmt::format(
+      "clients    {}; requests {}{}, connections {}, body {}\n",
+      context_->keys.required() ? "API key" : "no key asked for", options_.admission.requests_max,
+      context_->keys.required() ? fmt::format(" ({} per key)", options_.admission.requests_per_key_max) : "",
+      http.connections_max, bytes_text(static_cast<int64_t>(http.body_bytes_max)));
   text += fmt::format("time-outs  header {} s, body {} s, idle {} s, write {} s, request {} s, stall {} s\n",
-                      seconds(http.header_timeout_max), seconds(http.body_timeout_max), seconds(http.idle_timeout_max),
-                      seconds(http.write_stall_max), options_.request_timeout_s, options_.stall_timeout_s);
+                      seconds(http.header_timeout_max), seconds(http.body_timeout_max),
+                      seconds(http.idle_timeout_max), seconds(http.write_stall_max),
+                      options_.request_timeout_s, options_.stall_timeout_s);
   return text;
 }
 

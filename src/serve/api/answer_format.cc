@@ -92,15 +92,23 @@ class ChatFormat final : public AnswerFormat {
 
   Json logprobs(const std::vector<AnswerToken>& tokens) const {
     if (!options_.logprobs) return nullptr;
-    Json content = Json::array();
-    for (const auto& [event, offset] : tokens) {
-      if (!event.logprobs) continue;
-      Json entry = token_json(event.token, event.logprobs->sampled);
+    Json json{{"content", part_logprobs(tokens, AnswerToken::Part::kContent)}};
+    if (options_.reasoning) json["reasoning_content"] = part_logprobs(tokens, AnswerToken::Part::kReasoning);
+    return json;
+  }
+
+  Json part_logprobs(const std::vector<AnswerToken>& tokens, AnswerToken::Part part) const {
+    Json entries = Json::array();
+    for (const AnswerToken& token : tokens) {
+      const auto& logprobs = token.event.logprobs;
+      if (!logprobs || token.part != part) continue;
+      Json entry = token_json(token.event.token, logprobs->sampled);
       entry["top_logprobs"] = Json::array();
-      for (const auto& [id, logprob] : event.logprobs->top) entry["top_logprobs"].push_back(token_json(id, logprob));
-      content.push_back(std::move(entry));
+      for (const auto& [id, logprob] : logprobs->top)
+        entry["top_logprobs"].push_back(token_json(id, logprob));
+      entries.push_back(std::move(entry));
     }
-    return Json{{"content", std::move(content)}};
+    return entries;
   }
 
   const Tokenizer& tokenizer_;
@@ -134,7 +142,8 @@ class CompletionFormat final : public AnswerFormat {
     Json json = head_json(head, "text_completion");
     json["choices"] = Json::array();
     for (const ChoiceAnswer* choice : choices) {
-      json["choices"].push_back(entry(*choice, options_.return_token_ids ? &prompts[choice->prompt] : nullptr));
+      json["choices"].push_back(
+          entry(*choice, options_.return_token_ids ? &prompts[choice->prompt] : nullptr));
     }
     json["usage"] = usage_json(usage);
     return dump_json(json);
@@ -153,14 +162,18 @@ class CompletionFormat final : public AnswerFormat {
   Json logprobs(const ChoiceAnswer& choice) const {
     if (!options_.logprobs) return nullptr;
     Json tokens = Json::array(), values = Json::array(), top = Json::array(), offsets = Json::array();
-    for (const auto& [event, offset] : choice.part.tokens) {
+    for (const auto& [event, offset, part] : choice.part.tokens) {
       if (!event.logprobs) continue;
       tokens.push_back(std::string(tokenizer_.token_bytes(event.token)));
       values.push_back(finite(event.logprobs->sampled));
+      // The likeliest tokens, and the sampled one if it is none of them. Of two that read alike the likelier
+      // stays.
       Json alternatives = Json::object();
-      for (const auto& [id, logprob] : event.logprobs->top) {
-        alternatives[std::string(tokenizer_.token_bytes(id))] = finite(logprob);
-      }
+      const auto add = [&](int32_t id, float logprob) {
+        alternatives.emplace(std::string(tokenizer_.token_bytes(id)), finite(logprob));
+      };
+      for (const auto& [id, logprob] : event.logprobs->top) add(id, logprob);
+      add(event.token, event.logprobs->sampled);
       top.push_back(std::move(alternatives));
       offsets.push_back(offset);
     }
@@ -176,10 +189,12 @@ class CompletionFormat final : public AnswerFormat {
 
 }  // namespace
 
-std::unique_ptr<AnswerFormat> make_chat_format(const Tokenizer& tokenizer, const AnswerFormatOptions& options) {
+std::unique_ptr<AnswerFormat> make_chat_format(const Tokenizer& tokenizer,
+                                               const AnswerFormatOptions& options) {
   return std::make_unique<ChatFormat>(tokenizer, options);
 }
-std::unique_ptr<AnswerFormat> make_completion_format(const Tokenizer& tokenizer, const AnswerFormatOptions& options) {
+std::unique_ptr<AnswerFormat> make_completion_format(const Tokenizer& tokenizer,
+                                                     const AnswerFormatOptions& options) {
   return std::make_unique<CompletionFormat>(tokenizer, options);
 }
 

@@ -27,8 +27,13 @@ struct AnswerHead {
 };
 
 struct AnswerToken {
+  // Which of a chat answer's two texts the token belongs to; tags, end tokens and the line breaks after a tag are
+  // part of neither.
+  enum class Part : uint8_t { kContent, kReasoning, kNone };
+
   TokenEvent event;
   int64_t text_offset = 0;  // characters of the answer's text before it
+  Part part = Part::kContent;
 };
 
 // A choice's answer, or the part of it that is not sent yet.

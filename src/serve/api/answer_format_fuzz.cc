@@ -78,7 +78,9 @@ void take_events(std::vector<OutputEvent> events, AnswerPart& part, std::string&
       logprobs.sampled = -std::numeric_limits<float>::infinity();
       logprobs.top.emplace_back(token.id, -0.5f);
       part.tokens.push_back(
-          {.event = {.token = token.id, .logprobs = logprobs}, .text_offset = token.text_offset});
+          {.event = {.token = token.id, .logprobs = logprobs},
+           .text_offset = token.text_offset,
+           .part = token.is_reasoning ? AnswerToken::Part::kReasoning : AnswerToken::Part::kContent});
     }
   }
 }

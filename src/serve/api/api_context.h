@@ -18,6 +18,7 @@ namespace fathom::serve {
 
 struct ApiOptions {
   std::string served_model_name;
+  int64_t created_unix_s = 0;                            // of the served model, as /v1/models shows it: the start
   std::string system_fingerprint;                        // the model fingerprint's first digits
   std::chrono::milliseconds keep_alive_interval{5'000};  // `: keep-alive` on streams that are silent
   // A stream whose engine has shown no progress for so long ends with an error instead of more keep-alives.

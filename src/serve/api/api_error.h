@@ -3,6 +3,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/status.h"
@@ -14,15 +16,34 @@ struct ApiError {
   int http_status = 400;
   std::string message;
   std::string type = "invalid_request_error";
-  std::string param;  // empty: null
-  std::string code;   // empty: null
+  std::string param;      // empty: null
+  std::string code;       // empty: null
   int retry_after_s = 0;  // 0: no Retry-After header
 };
 
-// 400 about one field.
+// What a client sent, short enough to be quoted to it: at most `bytes_max` bytes of whole characters, and "…"
+// for the rest.
+std::string excerpt(std::string_view text, size_t bytes_max = 100);
+
+namespace detail {
+inline std::string quotable(const std::string& text) { return excerpt(text); }
+inline std::string quotable(std::string_view text) { return excerpt(text); }
+template <typename T>
+const T& quotable(const T& value) {
+  return value;
+}
+}  // namespace detail
+
+// 400 about one field. Strings among the arguments, and the field's name, may be the client's: they are
+// quoted in excerpts.
 template <typename... Args>
-ApiError bad_request(std::string param, fmt::format_string<Args...> format, Args&&... args) {
-  return ApiError{.message = fmt::format(format, std::forward<Args>(args)...), .param = std::move(param)};
+ApiError bad_request(const std::string& param, fmt::format_string<Args...> format, Args&&... args) {
+  std::string message = std::apply(
+      [&](const auto&... quoted) {
+        return fmt::vformat(fmt::string_view(format), fmt::make_format_args(quoted...));
+      },
+      std::make_tuple(detail::quotable(args)...));
+  return ApiError{.message = std::move(message), .param = excerpt(param)};
 }
 // What an engine or text Status means to an API client.
 ApiError api_error_from(const Status& status);

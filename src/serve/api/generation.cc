@@ -15,12 +15,14 @@ ApiError context_length_error(const ApiContext& context, const GenerationPlan& p
   ApiError error{.param = plan.prompt_param, .code = "context_length_exceeded"};
   if (asked) {
     error.message = fmt::format(
-        "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the prompt, {} "
+        "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
+        "prompt, {} "
         "in the completion).",
         context.limits.context_max, prompt + static_cast<size_t>(*asked), prompt, *asked);
   } else {
     error.message = fmt::format(
-        "This model's maximum context length is {} tokens. However, your prompt has {} tokens, which leaves none for "
+        "This model's maximum context length is {} tokens. However, your prompt has {} tokens, which leaves "
+        "none for "
         "the completion.",
         context.limits.context_max, prompt);
   }
@@ -49,9 +51,12 @@ std::optional<ApiError> check_context(const ApiContext& context, const Generatio
 // As OpenAI and DeepSeek name them.
 std::string api_finish_reason(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    default: return "insufficient_system_resource";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    default:
+      return "insufficient_system_resource";
   }
 }
 
@@ -70,7 +75,8 @@ std::string sse(const std::string& payload) { return fmt::format("data: {}\n\n",
 // listen any more, only the engine's own clean-up.
 class Generation::Listener final : public GenerationListener {
  public:
-  Listener(std::weak_ptr<Generation> generation, int choice) : generation_(std::move(generation)), choice_(choice) {}
+  Listener(std::weak_ptr<Generation> generation, int choice)
+      : generation_(std::move(generation)), choice_(choice) {}
 
   void on_tokens(std::span<const TokenEvent> tokens) override {
     if (auto g = generation_.lock()) {
@@ -155,7 +161,8 @@ bool Generation::submit_all() {
     choice.id = id.value();
   }
   if (options.stream) {
-    http_->begin_stream("text/event-stream; charset=utf-8", {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+    http_->begin_stream("text/event-stream; charset=utf-8",
+                        {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
     http_->on_drained([weak = weak_from_this()] {
       if (auto g = weak.lock()) g->context_.http->post([g] { g->send_everything_held(); });
     });
@@ -203,13 +210,15 @@ void Generation::process_inbox() {
 
 // An end token counts but adds no text, whether the tokenizer calls it special or not.
 bool Generation::ends_text(int32_t token) const {
-  const auto holds = [&](const std::vector<int32_t>& ids) { return std::count(ids.begin(), ids.end(), token) > 0; };
+  const auto holds = [&](const std::vector<int32_t>& ids) {
+    return std::count(ids.begin(), ids.end(), token) > 0;
+  };
   return holds(plan_.options.stop_token_ids) || (!plan_.options.ignore_eos && holds(context_.eos_token_ids));
 }
 
 void Generation::take_tokens(Choice& choice, const std::vector<TokenEvent>& tokens) {
   for (const TokenEvent& token : tokens) {
-    if (choice.closed) return;
+    if (choice.closed || done_) return;
     choice.waiting.push_back(token);
     apply(choice, ends_text(token.token) ? choice.pipeline->push_silent(token.token)
                                          : choice.pipeline->push(token.token));
@@ -225,11 +234,23 @@ void Generation::take_finish(Choice& choice, const FinishInfo& info) {
     log_error("request {} failed: {}", head_.id, info.status.to_string());
     return fail(api_error_from(info.status));
   }
-  // A request that never produced a token and ended for want of time or room is an error, not an empty answer.
+  // A request that never produced a token and ended for want of time or room is an error, not an empty
+  // answer.
   if (info.completion_tokens == 0 && !info.status.ok() && !plan_.options.stream) {
     return fail(api_error_from(info.status));
   }
   apply(choice, choice.pipeline->finish(api_finish_reason(info.reason)));
+}
+
+AnswerToken::Part Generation::part_of(Choice& choice, const OutputToken& token) const {
+  const std::string_view bytes = context_.tokenizer.token_bytes(token.id);
+  const bool tag =
+      plan_.pipeline.parse_reasoning && token.is_reasoning && (bytes == "<think>" || bytes == "</think>");
+  const bool line_break = bytes.find_first_not_of("\r\n") == std::string_view::npos;
+  choice.after_tag = tag || (choice.after_tag && line_break);
+  if (choice.after_tag || ends_text(token.id) || context_.tokenizer.is_special(token.id))
+    return AnswerToken::Part::kNone;
+  return token.is_reasoning ? AnswerToken::Part::kReasoning : AnswerToken::Part::kContent;
 }
 
 void Generation::apply(Choice& choice, std::vector<OutputEvent> events) {
@@ -238,7 +259,9 @@ void Generation::apply(Choice& choice, std::vector<OutputEvent> events) {
     if (event.kind == OutputEvent::Kind::kReasoning) answer.part.reasoning += event.text;
     if (event.kind == OutputEvent::Kind::kContent) answer.part.content += event.text;
     for (const OutputToken& token : event.tokens) {
-      answer.part.tokens.push_back({.event = std::move(choice.waiting.front()), .text_offset = token.text_offset});
+      answer.part.tokens.push_back({.event = std::move(choice.waiting.front()),
+                                    .text_offset = token.text_offset,
+                                    .part = part_of(choice, token)});
       choice.waiting.pop_front();
     }
     if (event.kind != OutputEvent::Kind::kFinish) continue;
@@ -275,8 +298,8 @@ void Generation::send_everything_held() {
 
 void Generation::finish_if_complete() {
   if (done_) return;
-  // Waiting for the engine to let go of every choice makes the hit count exact and means that a client that has
-  // its answer can rely on its blocks being free.
+  // Waiting for the engine to let go of every choice makes the hit count exact and means that a client that
+  // has its answer can rely on its blocks being free.
   const bool complete =
       std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.closed && c.released; });
   if (!complete) return;

@@ -53,6 +53,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::optional<OutputPipeline> pipeline;
     std::deque<TokenEvent> waiting;  // pushed into the pipeline, not given out by it yet
     ChoiceAnswer answer;             // streaming: the delta not sent yet; else all that was said
+    bool after_tag = false;  // nothing but line breaks since the last <think> or </think>
     int32_t hit_tokens = 0;
     bool closed = false;    // the pipeline has ended: stop string, end token, length …
     bool told = false;      // streaming: its last chunk was sent
@@ -65,6 +66,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void take_tokens(Choice& choice, const std::vector<TokenEvent>& tokens);
   void take_finish(Choice& choice, const FinishInfo& info);
   bool ends_text(int32_t token) const;
+  AnswerToken::Part part_of(Choice& choice, const OutputToken& token) const;
   void apply(Choice& choice, std::vector<OutputEvent> events);
   void send_delta(int index);
   void send_everything_held();

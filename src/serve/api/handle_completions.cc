@@ -6,6 +6,7 @@ namespace fathom::serve {
 
 void handle_completions(ApiContext& context, ApiCall call) {
   auto parsed = parse_completion_request(call.http->request().body, context.limits);
+  call.http->drop_body();
   if (!parsed.ok()) return call.http->respond(error_response(parsed.error()));
   CompletionRequest& request = parsed.value();
   if (auto error = check_model(context, request.model)) return call.http->respond(error_response(*error));

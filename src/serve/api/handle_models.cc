@@ -8,7 +8,7 @@ namespace {
 Json model_object(const ApiContext& context) {
   return Json{{"id", context.options.served_model_name},
               {"object", "model"},
-              {"created", context.clock.unix_seconds()},
+              {"created", context.options.created_unix_s},
               {"owned_by", "fathom"},
               {"max_model_len", context.limits.context_max}};
 }

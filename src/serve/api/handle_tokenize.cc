@@ -6,6 +6,7 @@ namespace fathom::serve {
 
 void handle_tokenize(ApiContext& context, ApiCall call) {
   auto parsed = parse_tokenize_request(call.http->request().body, context.limits);
+  call.http->drop_body();
   if (!parsed.ok()) return call.http->respond(error_response(parsed.error()));
   TokenizeRequest& request = parsed.value();
   if (auto error = check_model(context, request.model)) return call.http->respond(error_response(*error));
@@ -28,6 +29,7 @@ void handle_tokenize(ApiContext& context, ApiCall call) {
 
 void handle_detokenize(ApiContext& context, ApiCall call) {
   auto parsed = parse_detokenize_request(call.http->request().body, context.limits);
+  call.http->drop_body();
   if (!parsed.ok()) return call.http->respond(error_response(parsed.error()));
   if (auto error = check_model(context, parsed.value().model)) return call.http->respond(error_response(*error));
   call.http->respond({.body = dump_json(Json{{"prompt", context.tokenizer.decode(parsed.value().tokens, false)}})});

@@ -1,6 +1,9 @@
 // Splits at the first question mark, then decodes the path: an escaped one is part of it.
 #include "serve/api/http_target.h"
 
+#include <algorithm>
+#include <cctype>
+
 namespace fathom::serve {
 namespace {
 
@@ -22,16 +25,24 @@ std::string percent_decode(std::string_view text) {
   return out;
 }
 
+bool starts_with_ignoring_case(std::string_view text, std::string_view lower_start) {
+  return text.size() >= lower_start.size() &&
+         std::equal(lower_start.begin(), lower_start.end(), text.begin(),
+                    [](char lower, unsigned char c) { return lower == std::tolower(c); });
+}
+
 }  // namespace
 
 HttpTarget parse_target(std::string_view target) {
-  constexpr std::string_view kScheme = "http://";
-  if (target.substr(0, kScheme.size()) == kScheme) {
-    const size_t slash = target.find('/', kScheme.size());
-    target = slash == std::string_view::npos ? "/" : target.substr(slash);
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!starts_with_ignoring_case(target, scheme)) continue;
+    const size_t host_end = target.find_first_of("/?", scheme.size());
+    target = host_end == std::string_view::npos ? "/" : target.substr(host_end);
+    break;
   }
   const size_t question = target.find('?');
-  HttpTarget parsed{.path = percent_decode(target.substr(0, question))};
+  // Without a path: "http://host?query".
+  HttpTarget parsed{.path = question == 0 ? std::string(1, '/') : percent_decode(target.substr(0, question))};
   if (question != std::string_view::npos) parsed.query = std::string(target.substr(question + 1));
   return parsed;
 }

@@ -11,8 +11,8 @@ struct HttpTarget {
   std::string query;  // as it was written
 };
 
-// Takes both forms a server must take: "/path?query" and "http://host/path?query". What is no escape stays as
-// it is.
+// Takes both forms a server must take: "/path?query" and "http://host/path?query" (or https). What is no
+// escape stays as it is.
 HttpTarget parse_target(std::string_view target);
 
 }  // namespace fathom::serve

@@ -7,12 +7,15 @@ namespace fathom::serve {
 namespace {
 
 TEST(HttpTarget, both_forms_give_path_and_query) {
-  for (const char* text : {"/v1/models?a=1&b=%20", "http://host:8000/v1/models?a=1&b=%20"}) {
+  for (const char* text : {"/v1/models?a=1&b=%20", "http://host:8000/v1/models?a=1&b=%20",
+                           "https://host/v1/models?a=1&b=%20", "HTTP://host/v1/models?a=1&b=%20"}) {
     const HttpTarget target = parse_target(text);
     EXPECT_EQ(target.path, "/v1/models") << text;
     EXPECT_EQ(target.query, "a=1&b=%20") << text;
   }
   EXPECT_EQ(parse_target("http://host").path, "/");
+  EXPECT_EQ(parse_target("http://host?q").path, "/");
+  EXPECT_EQ(parse_target("http://host?q").query, "q");
   EXPECT_EQ(parse_target("/a?b?c").query, "b?c");
   EXPECT_EQ(parse_target("/a").query, "");
 }

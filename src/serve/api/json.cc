@@ -1,6 +1,8 @@
-// JSON parsing with limits on depth and size, and typed access that names the field.
+// JSON parsing with limits on shape and size, and typed access that names the field.
 #include "serve/api/json.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace fathom::serve {
@@ -28,16 +30,61 @@ size_t find_outside_strings(std::string_view body, Found found) {
   return 0;
 }
 
-// Of the bracket that opens level kJsonDepthMax + 1.
-size_t find_too_deep(std::string_view body) {
-  int depth = 0;
-  return find_outside_strings(body, [&](size_t i) {
-    const char c = body[i];
-    if (c == '[' || c == '{') return ++depth > kJsonDepthMax;
-    if (c == ']' || c == '}') --depth;
-    return false;
-  });
-}
+// Walks over the body as far as its shape goes, and keeps to the limits of json.h. Knows strings and
+// brackets, nothing else: up to the first fault of the syntax, where the parser stops too, both see the same
+// shape.
+class ShapeCheck {
+ public:
+  // What is wrong, with the byte it is found at.
+  std::optional<std::string> run(std::string_view body) {
+    Fault fault;
+    const size_t at = find_outside_strings(body, [&](size_t i) {
+      fault = step(body[i]);
+      return fault.what != nullptr;
+    });
+    if (at == 0) return std::nullopt;
+    return fmt::format("the body {} at byte {}", fmt::format(fmt::runtime(fault.what), fault.limit), at);
+  }
+
+ private:
+  struct Fault {
+    const char* what = nullptr;  // null: none
+    int64_t limit = 0;
+  };
+
+  Fault step(char c) {
+    switch (c) {
+      case '[':
+      case '{':
+        if (++depth_ > kJsonDepthMax) return {"is nested deeper than {} levels", kJsonDepthMax};
+        num_keys_[static_cast<size_t>(depth_)] = 0;
+        return count_value();
+      case ']':
+      case '}':
+        depth_ = std::max(0, depth_ - 1);
+        return {};
+      case ',':
+        return count_value();
+      case ':':
+        if (++num_keys_[static_cast<size_t>(depth_)] > kJsonKeysPerObjectMax) {
+          return {"has an object of more than {} keys", kJsonKeysPerObjectMax};
+        }
+        return ++num_all_keys_ > kJsonKeysMax ? Fault{"has more than {} keys", kJsonKeysMax} : Fault{};
+      case '\0':  // the parser would take it for the end
+        return {"has a NUL"};
+      default:
+        return {};
+    }
+  }
+  Fault count_value() {
+    return ++num_values_ > kJsonValuesMax ? Fault{"has more than {} values", kJsonValuesMax} : Fault{};
+  }
+
+  int depth_ = 0;
+  std::array<int64_t, kJsonDepthMax + 1> num_keys_{};  // of the open object of each level
+  int64_t num_all_keys_ = 0;
+  int64_t num_values_ = 0;
+};
 
 // Of the number that the parser quotes in "number overflow parsing '1e999'": it tells no position for that.
 size_t find_quoted(std::string_view body, std::string_view message) {
@@ -45,6 +92,9 @@ size_t find_quoted(std::string_view body, std::string_view message) {
   const std::string_view number = message.substr(begin, message.rfind('\'') - begin);
   return find_outside_strings(body, [&](size_t i) { return body.substr(i).starts_with(number); });
 }
+
+// The parser quotes the text it last read, however long.
+constexpr size_t kParserMessageBytesMax = 200;
 
 // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error …" without the tag.
 std::string plain_message(std::string_view what) {
@@ -56,8 +106,8 @@ std::string plain_message(std::string_view what) {
 
 ApiResult<Json> parse_json_object(std::string_view body) {
   ApiError error{.code = "invalid_json"};
-  if (const size_t at = find_too_deep(body); at != 0) {
-    error.message = fmt::format("the body is nested deeper than {} levels at byte {}", kJsonDepthMax, at);
+  if (auto problem = ShapeCheck().run(body)) {
+    error.message = std::move(*problem);
     return error;
   }
   try {
@@ -65,10 +115,12 @@ ApiResult<Json> parse_json_object(std::string_view body) {
     if (json.is_object()) return json;
     error.message = fmt::format("the body must be a JSON object, not {}", json.type_name());
   } catch (const Json::parse_error& e) {
-    error.message = fmt::format("the body is not valid JSON (byte {}): {}", e.byte, plain_message(e.what()));
+    error.message = fmt::format("the body is not valid JSON (byte {}): {}", e.byte,
+                                excerpt(plain_message(e.what()), kParserMessageBytesMax));
   } catch (const Json::exception& e) {
     const std::string what = plain_message(e.what());
-    error.message = fmt::format("the body is not valid JSON (byte {}): {}", find_quoted(body, what), what);
+    error.message = fmt::format("the body is not valid JSON (byte {}): {}", find_quoted(body, what),
+                                excerpt(what, kParserMessageBytesMax));
   }
   return error;
 }
@@ -118,7 +170,8 @@ int64_t ObjectReader::integer(const std::string& name, int64_t fallback, int64_t
                     : huge                   ? INT64_MAX
                                              : value->get<int64_t>();
   if (huge || x < min || x > max) {
-    fail(bad_request(where_ + name, "{}{}: {} is outside [{}, {}]", where_, name, dump_json(*value), min, max));
+    fail(bad_request(where_ + name, "{}{}: {} is outside [{}, {}]", where_, name, dump_json(*value), min,
+                     max));
     return fallback;
   }
   return x;
@@ -130,6 +183,14 @@ std::string ObjectReader::text(const std::string& name, std::string fallback) {
   if (value->is_string()) return value->get<std::string>();
   fail(bad_request(where_ + name, "{}{}: expected a string, got {}", where_, name, value->type_name()));
   return fallback;
+}
+
+void ObjectReader::check_texts(std::initializer_list<const char*> names) {
+  for (const char* name : names) static_cast<void>(text(name, ""));
+}
+
+void ObjectReader::check_booleans(std::initializer_list<const char*> names) {
+  for (const char* name : names) static_cast<void>(boolean(name, false));
 }
 
 void ObjectReader::refuse(std::initializer_list<const char*> names) {

@@ -13,10 +13,15 @@ namespace fathom::serve {
 
 using Json = nlohmann::ordered_json;
 
+// Limits of a body's shape. An object finds its keys one by one, so that both limits on keys bound the time, and the
+// one on values the memory: 2^20 is six times the largest context of token ids.
 inline constexpr int kJsonDepthMax = 64;
+inline constexpr int64_t kJsonKeysPerObjectMax = 2048;
+inline constexpr int64_t kJsonKeysMax = 32'768;
+inline constexpr int64_t kJsonValuesMax = 1 << 20;
 
-// The body as a JSON object. 400 with the byte position for malformed JSON or invalid UTF-8, and for nesting
-// deeper than kJsonDepthMax, which is found before anything is built.
+// The body as a JSON object. 400 with the byte position for malformed JSON or invalid UTF-8, and for a shape beyond
+// the limits, which is found before anything is built.
 ApiResult<Json> parse_json_object(std::string_view body);
 
 // Invalid UTF-8 in strings becomes U+FFFD; never throws.
@@ -36,8 +41,9 @@ class ObjectReader {
   double number(const std::string& name, double fallback, double min, double max);
   int64_t integer(const std::string& name, int64_t fallback, int64_t min, int64_t max);
   std::string text(const std::string& name, std::string fallback);
-  // Marks fields as known without reading them.
-  void ignore(std::initializer_list<const char*> names) { known_.insert(names.begin(), names.end()); }
+  // Fields that are only looked at: an error for another type, unless absent or null.
+  void check_texts(std::initializer_list<const char*> names);
+  void check_booleans(std::initializer_list<const char*> names);
   // Fields we know of but cannot honour yet: an error unless absent or null.
   void refuse(std::initializer_list<const char*> names);
   // The error of the first bad field, or of the first field nobody asked for.

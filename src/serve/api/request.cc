@@ -1,6 +1,7 @@
 // Bodies of chat and completion requests: every field checked by name, unknown ones refused.
 #include "serve/api/request.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "serve/api/json.h"
@@ -8,17 +9,12 @@
 namespace fathom::serve {
 namespace {
 
-// Accepted and without effect on the answer, as README says: labels for the server's books.
-constexpr std::initializer_list<const char*> kLabels = {
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "parallel_tool_calls"};
-
 // A field of which only the default is honoured: anything else is refused rather than ignored.
 void refuse_unless(ObjectReader& reader, const char* name, const Json& only) {
   const Json* value = reader.find(name);
   if (value == nullptr || *value == only) return;
-  ApiError error = bad_request(reader.where() + name, "{}{} other than {} is not supported by this server", reader.where(),
-                               name, dump_json(only));
+  ApiError error = bad_request(reader.where() + name, "{}{} other than {} is not supported by this server",
+                               reader.where(), name, dump_json(only));
   error.code = "unsupported_parameter";
   reader.fail(std::move(error));
 }
@@ -28,10 +24,12 @@ void read_stop(ObjectReader& reader, const RequestLimits& limits, std::vector<st
   if (stop == nullptr) return;
   const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
   if (!list.is_array()) {
-    return reader.fail(bad_request("stop", "stop: expected a string or a list of strings, got {}", stop->type_name()));
+    return reader.fail(
+        bad_request("stop", "stop: expected a string or a list of strings, got {}", stop->type_name()));
   }
   if (list.size() > static_cast<size_t>(limits.stop_strings_max)) {
-    return reader.fail(bad_request("stop", "stop: {} strings, at most {}", list.size(), limits.stop_strings_max));
+    return reader.fail(
+        bad_request("stop", "stop: {} strings, at most {}", list.size(), limits.stop_strings_max));
   }
   for (size_t i = 0; i < list.size(); ++i) {
     if (!list[i].is_string()) {
@@ -40,7 +38,8 @@ void read_stop(ObjectReader& reader, const RequestLimits& limits, std::vector<st
     std::string text = list[i].get<std::string>();
     if (text.empty()) return reader.fail(bad_request("stop", "stop[{}]: an empty string stops nothing", i));
     if (text.size() > limits.stop_bytes_max) {
-      return reader.fail(bad_request("stop", "stop[{}]: {} bytes, at most {}", i, text.size(), limits.stop_bytes_max));
+      return reader.fail(
+          bad_request("stop", "stop[{}]: {} bytes, at most {}", i, text.size(), limits.stop_bytes_max));
     }
     out.push_back(std::move(text));
   }
@@ -68,25 +67,38 @@ void read_token_ids(ObjectReader& reader, const std::string& name, const Json& l
   }
 }
 
-// Tokenising costs far more than counting bytes: text that cannot fit the window even in the longest tokens is
-// refused before.
-void check_text_bytes(ObjectReader& reader, const RequestLimits& limits, const std::string& name, size_t bytes) {
+// Tokenising costs far more than counting bytes: text that cannot fit the window even in the longest tokens
+// is refused before.
+void check_text_bytes(ObjectReader& reader, const RequestLimits& limits, const std::string& name,
+                      size_t bytes) {
   if (limits.token_bytes_max == 0) return;
   const size_t tokens_min = bytes / limits.token_bytes_max;
   if (tokens_min <= static_cast<size_t>(limits.context_max)) return;
-  ApiError error = bad_request(name,
-                               "This model's maximum context length is {} tokens. However, your {} bytes of text are at "
-                               "least {} tokens.",
-                               limits.context_max, bytes, tokens_min);
+  ApiError error =
+      bad_request(name,
+                  "This model's maximum context length is {} tokens. However, your {} bytes of text are at "
+                  "least {} tokens.",
+                  limits.context_max, bytes, tokens_min);
   error.code = "context_length_exceeded";
   reader.fail(std::move(error));
+}
+
+void read_stop_token_ids(ObjectReader& reader, const RequestLimits& limits, std::vector<int32_t>& out) {
+  const Json* ids = reader.find("stop_token_ids");
+  if (ids == nullptr) return;
+  if (ids->is_array() && ids->size() > static_cast<size_t>(limits.stop_token_ids_max)) {
+    return reader.fail(bad_request("stop_token_ids", "stop_token_ids: {} ids, at most {}", ids->size(),
+                                   limits.stop_token_ids_max));
+  }
+  read_token_ids(reader, "stop_token_ids", *ids, limits.vocab_size, out);
 }
 
 void read_logit_bias(ObjectReader& reader, const RequestLimits& limits, SamplingParams& sampling) {
   const Json* bias = reader.find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object()) {
-    return reader.fail(bad_request("logit_bias", "logit_bias: expected an object, got {}", bias->type_name()));
+    return reader.fail(
+        bad_request("logit_bias", "logit_bias: expected an object, got {}", bias->type_name()));
   }
   if (bias->size() > static_cast<size_t>(limits.logit_bias_max)) {
     return reader.fail(
@@ -94,14 +106,15 @@ void read_logit_bias(ObjectReader& reader, const RequestLimits& limits, Sampling
   }
   for (const auto& [key, value] : bias->items()) {
     int32_t id = -1;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= limits.vocab_size) {
-      return reader.fail(bad_request("logit_bias", "logit_bias: '{}' is not a token id in [0, {})", key,
-                                     limits.vocab_size));
+    const std::errc error = std::from_chars(key.data(), key.data() + key.size(), id).ec;
+    // One way to write an id: "05" would be a second entry for 5.
+    if (error != std::errc() || key != std::to_string(id) || id < 0 || id >= limits.vocab_size) {
+      return reader.fail(
+          bad_request("logit_bias", "logit_bias: '{}' is not a token id in [0, {})", key, limits.vocab_size));
     }
     if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100)) {
-      return reader.fail(
-          bad_request("logit_bias", "logit_bias[{}]: expected a number in [-100, 100], got {}", id, dump_json(value)));
+      return reader.fail(bad_request("logit_bias", "logit_bias[{}]: expected a number in [-100, 100], got {}",
+                                     id, dump_json(value)));
     }
     sampling.logit_bias.emplace_back(id, static_cast<float>(value.get<double>()));
   }
@@ -120,7 +133,8 @@ void read_stream_options(ObjectReader& reader, GenerationOptions& options) {
   ObjectReader inner(*stream_options, "stream_options.");
   options.include_usage = inner.boolean("include_usage", false);
   refuse_unless(inner, "continuous_usage_stats", false);
-  inner.ignore({"include_obfuscation"});  // padding against eavesdroppers: never sent, so switching it off is no change
+  inner.check_booleans({"include_obfuscation"});  // padding against eavesdroppers: never sent, so switching
+                                                  // it off is no change
   if (auto error = inner.finish()) reader.fail(*error);
 }
 
@@ -129,9 +143,29 @@ void read_response_format(ObjectReader& reader) {
   if (format == nullptr) return;
   const bool plain = format->is_object() && format->value("type", Json()) == "text";
   if (plain) return;
-  ApiError error = bad_request("response_format", "response_format other than {{\"type\":\"text\"}} is not supported by this server");
+  ApiError error = bad_request(
+      "response_format", "response_format other than {{\"type\":\"text\"}} is not supported by this server");
   error.code = "unsupported_parameter";
   reader.fail(std::move(error));
+}
+
+// Accepted and without effect on the answer, as README says: labels for the server's books. A label of
+// another type is a client's mistake all the same.
+void check_labels(ObjectReader& reader) {
+  reader.check_texts({"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
+  reader.check_booleans({"store", "parallel_tool_calls"});
+  const std::string tier = reader.text("service_tier", "auto");
+  constexpr std::string_view kTiers[] = {"auto", "default", "flex", "scale", "priority"};
+  if (std::find(std::begin(kTiers), std::end(kTiers), tier) == std::end(kTiers)) {
+    reader.fail(bad_request("service_tier",
+                            "service_tier: expected auto, default, flex, scale or priority, got '{}'", tier));
+  }
+  const Json* metadata = reader.find("metadata");
+  if (metadata == nullptr) return;
+  const bool texts =
+      metadata->is_object() &&
+      std::all_of(metadata->begin(), metadata->end(), [](const Json& value) { return value.is_string(); });
+  if (!texts) reader.fail(bad_request("metadata", "metadata: expected an object of strings"));
 }
 
 void read_options(ObjectReader& reader, const RequestLimits& limits, GenerationOptions& options) {
@@ -153,19 +187,18 @@ void read_options(ObjectReader& reader, const RequestLimits& limits, GenerationO
 
   const int64_t old_name = reader.integer("max_tokens", 0, 1, INT32_MAX);
   const int64_t new_name = reader.integer("max_completion_tokens", 0, 1, INT32_MAX);
-  if (new_name > 0 || old_name > 0) options.max_tokens = static_cast<int32_t>(new_name > 0 ? new_name : old_name);
+  if (new_name > 0 || old_name > 0)
+    options.max_tokens = static_cast<int32_t>(new_name > 0 ? new_name : old_name);
   options.num_choices = static_cast<int32_t>(reader.integer("n", 1, 1, limits.choices_max));
   read_stop(reader, limits, options.stop);
-  if (const Json* ids = reader.find("stop_token_ids")) {
-    read_token_ids(reader, "stop_token_ids", *ids, limits.vocab_size, options.stop_token_ids);
-  }
+  read_stop_token_ids(reader, limits, options.stop_token_ids);
   options.ignore_eos = reader.boolean("ignore_eos", false);
   options.stream = reader.boolean("stream", false);
   read_stream_options(reader, options);
   options.return_token_ids = reader.boolean("return_token_ids", false);
   options.tenant = reader.text("user_id", "");
   read_response_format(reader);
-  reader.ignore(kLabels);
+  check_labels(reader);
 }
 
 // `content` as a string, or as a list of {"type": "text", "text": …} parts, which are joined.
@@ -176,13 +209,14 @@ void read_content(ObjectReader& reader, const Json& content, const std::string& 
     return;
   }
   if (!content.is_array()) {
-    return reader.fail(
-        bad_request(where, "{}: expected a string or a list of text parts, got {}", where, content.type_name()));
+    return reader.fail(bad_request(where, "{}: expected a string or a list of text parts, got {}", where,
+                                   content.type_name()));
   }
   out.emplace();
   for (size_t i = 0; i < content.size(); ++i) {
     const Json& part = content[i];
-    if (!part.is_object() || part.value("type", Json()) != "text" || !part.value("text", Json()).is_string()) {
+    if (!part.is_object() || part.value("type", Json()) != "text" ||
+        !part.value("text", Json()).is_string()) {
       return reader.fail(bad_request(where, "{}[{}]: only parts of type 'text' are supported", where, i));
     }
     *out += part["text"].get<std::string>();
@@ -192,7 +226,8 @@ void read_content(ObjectReader& reader, const Json& content, const std::string& 
 void read_message(ObjectReader& reader, const Json& json, size_t index, std::vector<ChatMessage>& out) {
   const std::string where = fmt::format("messages[{}].", index);
   if (!json.is_object()) {
-    return reader.fail(bad_request("messages", "messages[{}]: expected an object, got {}", index, json.type_name()));
+    return reader.fail(
+        bad_request("messages", "messages[{}]: expected an object, got {}", index, json.type_name()));
   }
   ObjectReader message(json, where);
   ChatMessage parsed;
@@ -200,17 +235,24 @@ void read_message(ObjectReader& reader, const Json& json, size_t index, std::vec
   if (parsed.role == "developer") parsed.role = "system";
   if (parsed.role != "system" && parsed.role != "user" && parsed.role != "assistant") {
     const bool tool = parsed.role == "tool" || parsed.role == "function";
-    return reader.fail(bad_request(where + "role", "{}role: {}, got '{}'", where,
-                                   tool ? "tool messages are not supported by this server"
-                                        : "expected system, user or assistant",
-                                   parsed.role));
+    return reader.fail(bad_request(
+        where + "role", "{}role: {}, got '{}'", where,
+        tool ? "tool messages are not supported by this server" : "expected system, user or assistant",
+        parsed.role));
   }
   message.refuse({"function_call", "prefix", "audio"});
-  if (const Json* calls = message.find("tool_calls"); calls != nullptr && !(calls->is_array() && calls->empty())) {
+  if (const Json* calls = message.find("tool_calls");
+      calls != nullptr && !(calls->is_array() && calls->empty())) {
     message.refuse({"tool_calls"});
   }
-  message.ignore({"name", "refusal", "annotations"});
-  if (message.find("reasoning_content") != nullptr) parsed.reasoning_content = message.text("reasoning_content", "");
+  message.check_texts({"name", "refusal"});
+  if (const Json* annotations = message.find("annotations");
+      annotations != nullptr && !annotations->is_array()) {
+    message.fail(bad_request(where + "annotations", "{}annotations: expected a list, got {}", where,
+                             annotations->type_name()));
+  }
+  if (message.find("reasoning_content") != nullptr)
+    parsed.reasoning_content = message.text("reasoning_content", "");
   if (const Json* content = message.find("content")) {
     read_content(message, *content, where + "content", parsed.content);
   } else if (parsed.role != "assistant") {
@@ -247,18 +289,20 @@ void read_reasoning_effort(ObjectReader& reader, ChatRequest& request) {
       return;
     }
   }
-  reader.fail(bad_request("reasoning_effort", "reasoning_effort: expected none, minimal, low, medium, high or xhigh, got '{}'",
+  reader.fail(bad_request("reasoning_effort",
+                          "reasoning_effort: expected none, minimal, low, medium, high or xhigh, got '{}'",
                           effort));
 }
 
-// DeepSeek's `thinking: {"type": "enabled"|"disabled"}`, and `thinking`/`enable_thinking` among the template's
-// own arguments; either goes before `reasoning_effort`.
+// DeepSeek's `thinking: {"type": "enabled"|"disabled"}`, and `thinking`/`enable_thinking` among the
+// template's own arguments; either goes before `reasoning_effort`.
 void read_thinking(ObjectReader& reader, ChatRequest& request) {
   read_reasoning_effort(reader, request);
   if (const Json* thinking = reader.find("thinking")) {
     const Json type = thinking->is_object() ? thinking->value("type", Json()) : Json();
     if (type != "enabled" && type != "disabled") {
-      return reader.fail(bad_request("thinking", R"(thinking: expected {{"type": "enabled"}} or {{"type": "disabled"}})"));
+      return reader.fail(
+          bad_request("thinking", R"(thinking: expected {{"type": "enabled"}} or {{"type": "disabled"}})"));
     }
     request.thinking = type == "enabled";
   }
@@ -270,7 +314,14 @@ void read_thinking(ObjectReader& reader, ChatRequest& request) {
   }
   request.template_kwargs_json = dump_json(*kwargs);
   for (const char* name : {"thinking", "enable_thinking"}) {
-    if (const auto it = kwargs->find(name); it != kwargs->end() && it->is_boolean()) request.thinking = it->get<bool>();
+    const auto it = kwargs->find(name);
+    if (it == kwargs->end() || it->is_null()) continue;
+    if (!it->is_boolean()) {
+      return reader.fail(bad_request(fmt::format("chat_template_kwargs.{}", name),
+                                     "chat_template_kwargs.{}: expected true or false, got {}", name,
+                                     it->type_name()));
+    }
+    request.thinking = it->get<bool>();
   }
 }
 
@@ -301,7 +352,8 @@ void read_prompt(ObjectReader& reader, const RequestLimits& limits, std::vector<
     add_ids(*prompt);
   } else if (prompt->is_array() && !prompt->empty()) {
     if (prompt->size() > static_cast<size_t>(limits.prompts_max)) {
-      return reader.fail(bad_request("prompt", "prompt: {} prompts, at most {}", prompt->size(), limits.prompts_max));
+      return reader.fail(
+          bad_request("prompt", "prompt: {} prompts, at most {}", prompt->size(), limits.prompts_max));
     }
     for (const Json& item : *prompt) {
       if (item.is_string()) {
@@ -311,7 +363,8 @@ void read_prompt(ObjectReader& reader, const RequestLimits& limits, std::vector<
       }
     }
   } else {
-    reader.fail(bad_request("prompt", "prompt: expected a string, a list of token ids, or a list of either, got {}",
+    reader.fail(bad_request("prompt",
+                            "prompt: expected a string, a list of token ids, or a list of either, got {}",
                             prompt->is_array() ? "an empty list" : prompt->type_name()));
   }
 }
@@ -336,7 +389,8 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestLi
   if (logprobs) request.options.sampling.num_logprobs = static_cast<int32_t>(top);
   reader.refuse({"function_call", "audio", "prediction", "web_search_options"});
   refuse_unless(reader, "verbosity", "medium");
-  if (const Json* modalities = reader.find("modalities"); modalities && *modalities != Json::array({"text"})) {
+  if (const Json* modalities = reader.find("modalities");
+      modalities && *modalities != Json::array({"text"})) {
     reader.refuse({"modalities"});
   }
   if (auto error = reader.finish()) return *error;
@@ -355,7 +409,8 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
   if (reader.find("logprobs") != nullptr) {
     request.options.sampling.num_logprobs =
         static_cast<int32_t>(reader.integer("logprobs", 0, 0, limits.top_logprobs_max));
-    if (request.echo) reader.fail(bad_request("echo", "echo together with logprobs is not supported by this server"));
+    if (request.echo)
+      reader.fail(bad_request("echo", "echo together with logprobs is not supported by this server"));
   }
   const int64_t best_of = reader.integer("best_of", 1, 1, limits.choices_max);
   if (best_of != 1 && best_of != request.options.num_choices) {
@@ -374,7 +429,8 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const R
   request.model = reader.text("model", "");
   if (reader.find("messages") != nullptr) {
     read_messages(reader, limits, request.messages);
-    if (reader.find("prompt") != nullptr) reader.fail(bad_request("prompt", "give prompt or messages, not both"));
+    if (reader.find("prompt") != nullptr)
+      reader.fail(bad_request("prompt", "give prompt or messages, not both"));
   } else {
     if (reader.find("prompt") == nullptr) reader.fail(bad_request("prompt", "prompt is missing"));
     request.prompt = reader.text("prompt", "");

@@ -23,6 +23,7 @@ struct RequestLimits {
   int32_t prompts_max = 64;       // prompts in one completions request
   int32_t stop_strings_max = 16;
   size_t stop_bytes_max = 1024;   // per stop string
+  int32_t stop_token_ids_max = kStopTokenIdsMax;
   int32_t logit_bias_max = 1024;  // entries
   int32_t top_logprobs_max = 20;
   int32_t messages_max = 4096;

@@ -48,14 +48,16 @@ TEST(Request, a_full_chat_request_arrives_whole) {
 
 TEST(Request, null_counts_as_absent) {
   auto parsed = parse_chat_request(
-      R"({"messages":[{"role":"user","content":"a","name":null}],"stop":null,"tools":null,"temperature":null})", kLimits);
+      R"({"messages":[{"role":"user","content":"a","name":null}],"stop":null,"tools":null,"temperature":null})",
+      kLimits);
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   EXPECT_EQ(parsed.value().options.sampling.temperature, 1.0f);
 }
 
 TEST(Request, fields_of_one_value_are_honoured_or_refused) {
   const auto parse = [](const std::string& more) {
-    return parse_chat_request(R"({"messages":[{"role":"user","content":"a"}],"stream":true,)" + more + "}", kLimits);
+    return parse_chat_request(R"({"messages":[{"role":"user","content":"a"}],"stream":true,)" + more + "}",
+                              kLimits);
   };
   EXPECT_EQ(parse(R"("reasoning_effort":"none")").value().thinking, false);
   EXPECT_EQ(parse(R"("reasoning_effort":"low")").value().thinking, true);
@@ -69,12 +71,74 @@ TEST(Request, fields_of_one_value_are_honoured_or_refused) {
             "stream_options.continuous_usage_stats");
 }
 
+std::string param_of(const std::string& more) {
+  auto parsed = parse_chat_request(R"({"messages":[{"role":"user","content":"a"}],)" + more + "}", kLimits);
+  return parsed.ok() ? "taken" : parsed.error().param;
+}
+
+TEST(Request, labels_without_effect_have_types) {
+  EXPECT_EQ(
+      param_of(
+          R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","parallel_tool_calls":false)"),
+      "taken");
+  EXPECT_EQ(
+      param_of(R"("user":null,"metadata":null,"store":null,"service_tier":null,"safety_identifier":"s")"),
+      "taken");
+  EXPECT_EQ(param_of(R"("user":{})"), "user");
+  EXPECT_EQ(param_of(R"("metadata":5)"), "metadata");
+  EXPECT_EQ(param_of(R"("metadata":{"a":1})"), "metadata");
+  EXPECT_EQ(param_of(R"("store":"yes")"), "store");
+  EXPECT_EQ(param_of(R"("service_tier":"zzz")"), "service_tier");
+  EXPECT_EQ(param_of(R"("parallel_tool_calls":1)"), "parallel_tool_calls");
+  EXPECT_EQ(param_of(R"("prompt_cache_key":[])"), "prompt_cache_key");
+  EXPECT_EQ(param_of(R"("chat_template_kwargs":{"thinking":"off"})"), "chat_template_kwargs.thinking");
+  EXPECT_EQ(param_of(R"("chat_template_kwargs":{"enable_thinking":0})"),
+            "chat_template_kwargs.enable_thinking");
+  EXPECT_EQ(param_of(R"("chat_template_kwargs":{"thinking":null,"enable_thinking":false,"other":"x"})"),
+            "taken");
+}
+
+TEST(Request, an_id_of_the_logit_bias_is_written_in_one_way) {
+  for (const char* id : {"05", "+5", "-0", " 5", "5 ", "5.0", "0x5", "", "99999999999"}) {
+    EXPECT_EQ(param_of(fmt::format(R"("logit_bias":{{"{}":1}})", id)), "logit_bias") << id;
+  }
+  EXPECT_EQ(param_of(R"("logit_bias":{"0":1,"5":-1})"), "taken");
+}
+
+TEST(Request, stop_token_ids_have_a_limit) {
+  const auto ids = [](int n) {
+    std::string list = "1";
+    for (int i = 1; i < n; ++i) list += ",1";
+    return fmt::format("\"stop_token_ids\":[{}]", list);
+  };
+  EXPECT_EQ(param_of(ids(kLimits.stop_token_ids_max)), "taken");
+  EXPECT_EQ(param_of(ids(kLimits.stop_token_ids_max + 1)), "stop_token_ids");
+}
+
+TEST(Request, what_a_client_sent_is_quoted_in_excerpts) {
+  const std::string huge(1'000'000, 'm');
+  for (const std::string& body :
+       {fmt::format(R"({{"messages":[{{"role":"{}","content":"a"}}]}})", huge),
+        fmt::format(R"({{"messages":[{{"role":"user","content":"a"}}],"{}":1}})", huge),
+        fmt::format(R"({{"messages":[{{"role":"user","content":"a"}}],"service_tier":"{}"}})", huge),
+        fmt::format(R"({{"messages":[{{"role":"user","content":"a"}}],"logit_bias":{{"{}":1}}}})", huge),
+        fmt::format(R"({{"messages":[{{"role":"user","content":"a"}}],"n":{}}})", std::string(100'000, '9')),
+        fmt::format(R"({{"a":"{})", huge)}) {
+    const auto parsed = parse_chat_request(body, kLimits);
+    ASSERT_FALSE(parsed.ok());
+    EXPECT_LT(error_json(parsed.error()).size(), 600u) << error_json(parsed.error()).substr(0, 600);
+  }
+  EXPECT_EQ(excerpt("short", 5), "short");
+  EXPECT_EQ(excerpt("äöü", 3), "ä…") << "whole characters only";
+}
+
 TEST(Request, the_first_bad_field_is_named) {
   const auto param = [](const char* body) { return parse_chat_request(body, kLimits).error().param; };
   EXPECT_EQ(param(R"({"messages":[{"role":"user","content":"a"}],"logit_bias":{"100":1}})"), "logit_bias");
   EXPECT_EQ(param(R"({"messages":[{"role":"user","content":"a"}],"seed":18446744073709551615})"), "seed");
   EXPECT_EQ(param(R"({"messages":[{"role":"user","content":"a","surprise":1}]})"), "messages[0].surprise");
-  EXPECT_EQ(param(R"({"messages":[{"role":"user","content":"a"}],"tool_choice":{"type":"function"}})"), "tool_choice");
+  EXPECT_EQ(param(R"({"messages":[{"role":"user","content":"a"}],"tool_choice":{"type":"function"}})"),
+            "tool_choice");
 }
 
 TEST(Request, text_that_no_window_can_hold_is_refused_by_its_bytes) {
@@ -90,7 +154,9 @@ TEST(Request, text_that_no_window_can_hold_is_refused_by_its_bytes) {
   EXPECT_EQ(completion(too_long).error().param, "prompt");
   const auto chat = [&](const std::string& text) {  // the messages count together
     return parse_chat_request(
-        fmt::format(R"({{"messages":[{{"role":"user","content":"{0}"}},{{"role":"user","content":"{0}"}}]}})", text), limits);
+        fmt::format(R"({{"messages":[{{"role":"user","content":"{0}"}},{{"role":"user","content":"{0}"}}]}})",
+                    text),
+        limits);
   };
   EXPECT_TRUE(chat(fits.substr(0, fits.size() / 2)).ok());
   EXPECT_EQ(chat(too_long.substr(0, 800)).error().code, "context_length_exceeded");
@@ -104,11 +170,61 @@ TEST(Request, text_that_no_window_can_hold_is_refused_by_its_bytes) {
 TEST(Json, nesting_is_measured_outside_strings_only) {
   const std::string brackets(1000, '[');
   EXPECT_TRUE(parse_json_object("{\"a\":\"" + brackets + "\\\"[\"}").ok());
-  const auto deep = parse_json_object("{\"a\":" + std::string(kJsonDepthMax, '[') + std::string(kJsonDepthMax, ']') + "}");
+  const auto deep =
+      parse_json_object("{\"a\":" + std::string(kJsonDepthMax, '[') + std::string(kJsonDepthMax, ']') + "}");
   ASSERT_FALSE(deep.ok());
   EXPECT_NE(deep.error().message.find(fmt::format("byte {}", 5 + kJsonDepthMax)), std::string::npos)
       << deep.error().message;
-  EXPECT_TRUE(parse_json_object("{\"a\":" + std::string(kJsonDepthMax - 1, '[') + std::string(kJsonDepthMax - 1, ']') + "}").ok());
+  EXPECT_TRUE(parse_json_object("{\"a\":" + std::string(kJsonDepthMax - 1, '[') +
+                                std::string(kJsonDepthMax - 1, ']') + "}")
+                  .ok());
+}
+
+std::string object_of(int64_t num_keys) {
+  std::string text = "{";
+  for (int64_t i = 0; i < num_keys; ++i) text += fmt::format("{}\"k{}\":1", i == 0 ? "" : ",", i);
+  return text + "}";
+}
+
+TEST(Json, keys_have_a_limit_in_each_object_and_in_all) {
+  EXPECT_TRUE(parse_json_object(object_of(kJsonKeysPerObjectMax)).ok());
+  const std::string wide = object_of(kJsonKeysPerObjectMax + 1);
+  const auto refused = parse_json_object(wide);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find(fmt::format("at byte {}", wide.rfind(':') + 1)), std::string::npos)
+      << refused.error().message;
+  EXPECT_FALSE(parse_json_object("{\"metadata\":" + wide + "}").ok());
+  // Many objects, each within the limit: the list alone is fine, its keys are too many.
+  std::string list = "{\"a\":[" + object_of(kJsonKeysPerObjectMax);
+  for (int64_t i = 1; i < kJsonKeysMax / kJsonKeysPerObjectMax; ++i)
+    list += "," + object_of(kJsonKeysPerObjectMax - 1);
+  EXPECT_TRUE(parse_json_object(list + "]}").ok());
+  EXPECT_FALSE(parse_json_object(list + "," + object_of(kJsonKeysPerObjectMax - 1) + "]}").ok());
+  // Siblings do not add up, and colons in strings are no keys.
+  EXPECT_TRUE(parse_json_object("{\"a\":\"" + std::string(100'000, ':') + "\"}").ok());
+}
+
+TEST(Json, values_have_a_limit_far_above_a_full_context) {
+  const auto ids = [](int64_t n) {
+    std::string text = "{\"prompt\":[0";
+    for (int64_t i = 1; i < n; ++i) text += ",0";
+    return text + "]}";
+  };
+  EXPECT_TRUE(parse_json_object(ids(1'000'000)).ok());
+  const auto refused = parse_json_object(ids(kJsonValuesMax));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("at byte 2097"), std::string::npos) << refused.error().message;
+}
+
+TEST(Json, nothing_follows_the_object_a_nul_neither) {
+  for (const std::string& tail :
+       {std::string(1, '\0'), std::string("\0 garbage {{{", 14), std::string("x"), std::string("{}")}) {
+    EXPECT_FALSE(parse_json_object("{\"a\":1}" + tail).ok());
+  }
+  EXPECT_NE(parse_json_object(std::string("{\"a\":1}\0", 8)).error().message.find("byte 8"),
+            std::string::npos);
+  EXPECT_FALSE(parse_json_object(std::string("\0{}", 3)).ok());
+  EXPECT_TRUE(parse_json_object(R"({"a":"\u0000"})").ok());
 }
 
 TEST(Json, malformed_text_has_a_position) {

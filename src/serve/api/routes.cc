@@ -34,10 +34,11 @@ bool matches(const Route& route, std::string_view path, std::string& tail) {
 }
 
 // What each answer leaves behind: its metrics, and a line for whoever looks closely.
-void record(ApiContext& context, const HttpRequest& request, std::string_view route, int status, double seconds) {
+void record(ApiContext& context, const HttpRequest& request, std::string_view route, int status,
+            double seconds) {
   context.metrics.observe_http(route, status, seconds);
-  log_debug("{} {} {} after {:.1f} ms, {} bytes of body", request.method, request.path, status, seconds * 1000,
-            request.body.size());
+  log_debug("{} {} {} after {:.1f} ms, {} bytes of body", request.method, request.path, status,
+            seconds * 1000, request.body_bytes);
 }
 
 // Passes everything on and reports status and duration once, when the answer is complete or the client left.
@@ -51,6 +52,7 @@ class ObservedExchange final : public HttpExchange, public std::enable_shared_fr
   }
 
   const HttpRequest& request() const override { return inner_->request(); }
+  void drop_body() override { inner_->drop_body(); }
   void respond(HttpResponse response) override {
     observe(response.status);
     inner_->respond(std::move(response));
@@ -89,20 +91,17 @@ class ObservedExchange final : public HttpExchange, public std::enable_shared_fr
   std::atomic<bool> done_{false};
 };
 
-void refuse(ApiContext& context, const std::shared_ptr<HttpExchange>& exchange, std::string_view route,
-            const ApiError& error) {
-  HttpResponse response = error_response(error);
-  record(context, exchange->request(), route, response.status, 0);
-  exchange->respond(std::move(response));
-}
+// Where a request goes, or the answer that refuses it.
+struct Destination {
+  const Route* route = nullptr;  // null: nowhere
+  ApiCall call;
+  std::optional<HttpResponse> refusal;
+};
 
-}  // namespace
-
-void route_request(ApiContext& context, std::shared_ptr<HttpExchange> exchange) {
-  const HttpRequest& request = exchange->request();
+Destination find_destination(ApiContext& context, const HttpRequest& request) {
+  Destination found;
   std::string_view path = request.path;
   if (path.substr(0, 4) == "/v1/") path.remove_prefix(3);
-
   std::string allowed;
   for (const Route& route : kRoutes) {
     ApiCall call;
@@ -112,36 +111,60 @@ void route_request(ApiContext& context, std::shared_ptr<HttpExchange> exchange) 
       allowed = route.method;
       continue;
     }
+    found.route = &route;
     if (route.needs_key) {
       auto tenant = context.keys.authenticate(request.header("authorization"));
-      if (!tenant.ok()) return refuse(context, exchange, route.path, tenant.error());
+      if (!tenant.ok()) {
+        found.refusal = error_response(tenant.error());
+        return found;
+      }
       call.tenant = std::move(tenant.value());
     }
-    call.http = std::make_shared<ObservedExchange>(context, std::move(exchange), route.path);
-    return route.handler(context, std::move(call));
+    found.call = std::move(call);
+    return found;
   }
-
-  ApiError error;
+  ApiError error{
+      .http_status = 404,
+      .message = fmt::format("no such path: {} {}", excerpt(request.method), excerpt(request.path)),
+      .code = "not_found"};
   if (!allowed.empty()) {
     error = ApiError{.http_status = 405,
-                     .message = fmt::format("{} is not allowed on {}; use {}", request.method, request.path, allowed),
+                     .message = fmt::format("{} is not allowed on {}; use {}", excerpt(request.method),
+                                            excerpt(request.path), allowed),
                      .code = "method_not_allowed"};
-  } else {
-    error = ApiError{.http_status = 404,
-                     .message = fmt::format("no such path: {} {}", request.method, request.path),
-                     .code = "not_found"};
   }
-  HttpResponse response = error_response(error);
-  if (!allowed.empty()) response.headers.emplace_back("Allow", allowed);
-  record(context, request, "other", response.status, 0);
-  exchange->respond(std::move(response));
+  found.refusal = error_response(error);
+  if (!allowed.empty()) found.refusal->headers.emplace_back("Allow", allowed);
+  return found;
+}
+
+void record_refusal(ApiContext& context, const HttpRequest& request, const Destination& found) {
+  record(context, request, found.route != nullptr ? found.route->path : "other", found.refusal->status, 0);
+}
+
+}  // namespace
+
+std::optional<HttpResponse> refuse_by_head(ApiContext& context, const HttpRequest& head) {
+  Destination found = find_destination(context, head);
+  if (found.refusal) record_refusal(context, head, found);
+  return std::move(found.refusal);
+}
+
+void route_request(ApiContext& context, std::shared_ptr<HttpExchange> exchange) {
+  Destination found = find_destination(context, exchange->request());
+  if (found.refusal) {
+    record_refusal(context, exchange->request(), found);
+    return exchange->respond(std::move(*found.refusal));
+  }
+  found.call.http = std::make_shared<ObservedExchange>(context, std::move(exchange), found.route->path);
+  found.route->handler(context, std::move(found.call));
 }
 
 std::optional<ApiError> check_model(const ApiContext& context, const std::string& model) {
   if (model.empty() || model == context.options.served_model_name) return std::nullopt;
   return ApiError{.http_status = 404,
-                  .message = fmt::format("the model '{}' does not exist; this server serves '{}'", model,
-                                         context.options.served_model_name),
+                  .message = fmt::format("the model '{}' does not exist; this server serves '{}'",
+                                         excerpt(model), context.options.served_model_name),
                   .param = "model",
                   .code = "model_not_found"};
 }
@@ -149,7 +172,8 @@ std::optional<ApiError> check_model(const ApiContext& context, const std::string
 Result<std::vector<int32_t>> encode_plain_prompt(const ApiContext& context, const std::string& text) {
   ASSIGN_OR_RETURN(std::vector<int32_t> ids, context.tokenizer.encode_with_special(text));
   const std::optional<int32_t> bos = context.tokenizer.bos_id();
-  if (bos && context.tokenizer.add_bos() && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
+  if (bos && context.tokenizer.add_bos() && (ids.empty() || ids.front() != *bos))
+    ids.insert(ids.begin(), *bos);
   return ids;
 }
 

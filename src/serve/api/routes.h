@@ -16,6 +16,8 @@ struct ApiCall {
   std::string path_tail;  // what follows a route that ends in '/'
 };
 
+// What no body changes: wrong paths, methods and keys are refused before one is read.
+std::optional<HttpResponse> refuse_by_head(ApiContext& context, const HttpRequest& head);
 // Answers or refuses one request. Runs on a worker thread.
 void route_request(ApiContext& context, std::shared_ptr<HttpExchange> exchange);
 
