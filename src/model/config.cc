@@ -27,6 +27,9 @@ constexpr int64_t kExpertsMax = kGateExpertsMax;
 // A JSON object from the outside: depth limited, no key twice. nlohmann's parser is iterative, so the depth
 // that is refused here cannot overflow the stack before.
 Result<Json> parse_object(std::string_view file, std::string_view text) {
+  // The parser takes a NUL for the end and would leave what follows unread.
+  if (text.find('\0') != std::string_view::npos)
+    return invalid_argument("{}: malformed JSON: it holds a NUL", file);
   std::vector<std::set<std::string>> keys_at_depth;
   std::string problem;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {

@@ -403,6 +403,7 @@ TEST(ModelConfig, malformed_json_is_refused_with_its_position) {
   EXPECT_NE(message("").find("malformed JSON"), std::string::npos);
   EXPECT_NE(message("{\"a\": 1e999}").find("malformed JSON: number overflow"), std::string::npos)
       << message("{\"a\": 1e999}");
+  EXPECT_EQ(message(std::string_view("{}\0 garbage", 11)), "m/config.json: malformed JSON: it holds a NUL");
   EXPECT_EQ(message("[]"), "m/config.json: not a JSON object");
   EXPECT_EQ(message(R"({"a":{"b":1,"c":{"b":1},"d":[{"b":1},{"b":1}]},"b":1,"a":2})"),
             "m/config.json: 'a' occurs twice");

@@ -84,6 +84,9 @@ class IndexReader final : public nlohmann::json_sax<Json> {
 
 Result<std::map<std::string, std::string>> read_index(const ModelSource& source) {
   ASSIGN_OR_RETURN(const std::string text, source.read_text(kIndexFile, kSafetensorsIndexBytesMax));
+  // The parser takes a NUL for the end and would leave what follows unread.
+  if (text.find('\0') != std::string::npos)
+    return invalid_argument("{}/{}: holds a NUL", source.label(), kIndexFile);
   IndexReader reader;
   if (!Json::sax_parse(text, &reader)) {
     return invalid_argument("{}/{}: {}", source.label(), kIndexFile, reader.error);

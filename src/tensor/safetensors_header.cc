@@ -2,6 +2,7 @@
 // silently keep the last of two equal names and build whatever depth it is given; events let both be refused
 // at once.
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -222,6 +223,8 @@ Result<std::vector<TensorInfo>> parse_safetensors(std::string_view file, std::sp
   }
   const auto* header = reinterpret_cast<const char*>(bytes.data()) + 8;
   if (header_bytes == 0 || header[0] != '{') return torn(file, "the header is not a JSON object");
+  // The parser takes a NUL for the end and would leave what follows unread.
+  if (std::memchr(header, 0, header_bytes) != nullptr) return torn(file, "the header holds a NUL");
   HeaderReader reader;
   if (!Json::sax_parse(header, header + header_bytes, &reader)) return torn(file, reader.error());
 

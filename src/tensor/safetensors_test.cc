@@ -96,6 +96,7 @@ TEST(ParseSafetensors, refuses_malformed_json_with_its_position) {
   expect_error(with_header("{\"\xff\":1}"), "malformed JSON");
   expect_error(with_header(R"({"a":{"dtype":"F32","shape":[1e999],"data_offsets":[0,0]}})"),
                "malformed JSON");
+  expect_error(with_header(std::string("{}\0 garbage {{{", 15)), "the header holds a NUL");
 }
 
 TEST(ParseSafetensors, refuses_other_structures) {
@@ -233,6 +234,8 @@ TEST(SafeTensors, refuses_broken_folders) {
   folder.write("b.safetensors", one_tensor("v", "2").substr(0, 60));
   expect_open_error(folder, "b.safetensors: ");
   const std::vector<std::pair<std::string, std::string>> bad_indexes = {
+      {R"({"weight_map":{"w":"a.safetensors"}})" + std::string("\0 garbage {", 11),
+       "model.safetensors.index.json: holds a NUL"},
       {R"({"weight_map":{"w":"a.safetensors","v":"c.safetensors"}})",
        "c.safetensors: No such file or directory (named by model.safetensors.index.json for 'v')"},
       {R"({"weight_map":{"w":"../a.safetensors"}})", "'../a.safetensors': not a plain file name"},

@@ -2,6 +2,7 @@
 #include "serve/api/answer_format.h"
 
 #include "serve/api/json.h"
+#include "text/utf8.h"
 
 namespace fathom::serve {
 namespace {
@@ -170,7 +171,7 @@ class CompletionFormat final : public AnswerFormat {
       // stays.
       Json alternatives = Json::object();
       const auto add = [&](int32_t id, float logprob) {
-        alternatives.emplace(std::string(tokenizer_.token_bytes(id)), finite(logprob));
+        alternatives.emplace(replace_invalid_utf8(tokenizer_.token_bytes(id)), finite(logprob));
       };
       for (const auto& [id, logprob] : event.logprobs->top) add(id, logprob);
       add(event.token, event.logprobs->sampled);

@@ -1,3 +1,4 @@
+// What an answer says of its tokens: in which list a log-probability stands.
 #include "serve/api/answer_format.h"
 
 #include <gtest/gtest.h>
@@ -11,9 +12,15 @@ Tokenizer fixture_tokenizer() {
   return Tokenizer::load_folder(std::string(FATHOM_SOURCE_DIR) + "/tests/fixtures/tokenizer/small").value();
 }
 
-AnswerToken token(int32_t id, AnswerToken::Part part, std::vector<std::pair<int32_t, float>> top) {
-  return {.event = {.token = id, .logprobs = TokenLogprobs{.sampled = -4, .top = std::move(top)}},
-          .part = part};
+// The token that spells one character.
+int32_t id_of(char character) {
+  return fixture_tokenizer().encode(std::string(1, character)).value().front();
+}
+
+AnswerToken token(char character, AnswerToken::Part part, std::vector<std::pair<int32_t, float>> top) {
+  return {
+      .event = {.token = id_of(character), .logprobs = TokenLogprobs{.sampled = -4, .top = std::move(top)}},
+      .part = part};
 }
 
 std::vector<std::string> texts(const Json& entries) {
@@ -24,7 +31,6 @@ std::vector<std::string> texts(const Json& entries) {
 
 TEST(AnswerFormat, chat_logprobs_keep_reasoning_content_and_the_rest_apart) {
   const Tokenizer tokenizer = fixture_tokenizer();
-  const auto text = [&](int32_t id) { return std::string(tokenizer.token_bytes(id)); };
   using Part = AnswerToken::Part;
   ChoiceAnswer choice;
   choice.finish_reason = "stop";
@@ -35,23 +41,22 @@ TEST(AnswerFormat, chat_logprobs_keep_reasoning_content_and_the_rest_apart) {
   for (const std::string& payload :
        {format->chunk({}, choice, nullptr), format->body({}, {&choice}, {{1}}, {})}) {
     const Json logprobs = Json::parse(payload)["choices"][0]["logprobs"];
-    EXPECT_EQ(texts(logprobs["content"]), (std::vector<std::string>{text('c'), text('d')}));
-    EXPECT_EQ(texts(logprobs["reasoning_content"]), std::vector<std::string>{text('a')});
+    EXPECT_EQ(texts(logprobs["content"]), (std::vector<std::string>{"c", "d"}));
+    EXPECT_EQ(texts(logprobs["reasoning_content"]), std::vector<std::string>{"a"});
   }
 }
 
 TEST(AnswerFormat, completions_list_the_sampled_token_beside_the_likeliest) {
   const Tokenizer tokenizer = fixture_tokenizer();
-  const auto text = [&](int32_t id) { return std::string(tokenizer.token_bytes(id)); };
   ChoiceAnswer choice;
   choice.finish_reason = "length";
-  choice.part.tokens = {token('a', AnswerToken::Part::kContent, {{'x', -1.f}, {'y', -2.f}}),
-                        token('x', AnswerToken::Part::kContent, {{'x', -4.f}, {'y', -5.f}})};
+  choice.part.tokens = {token('a', AnswerToken::Part::kContent, {{id_of('x'), -1.f}, {id_of('y'), -2.f}}),
+                        token('x', AnswerToken::Part::kContent, {{id_of('x'), -4.f}, {id_of('y'), -5.f}})};
   const auto format = make_completion_format(tokenizer, {.logprobs = true});
   const Json top =
       Json::parse(format->body({}, {&choice}, {{1}}, {}))["choices"][0]["logprobs"]["top_logprobs"];
-  EXPECT_EQ(top[0], (Json{{text('x'), -1.0}, {text('y'), -2.0}, {text('a'), -4.0}}));
-  EXPECT_EQ(top[1], (Json{{text('x'), -4.0}, {text('y'), -5.0}}));
+  EXPECT_EQ(top[0], (Json{{"x", -1.0}, {"y", -2.0}, {"a", -4.0}}));
+  EXPECT_EQ(top[1], (Json{{"x", -4.0}, {"y", -5.0}}));
 }
 
 }  // namespace

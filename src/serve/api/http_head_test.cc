@@ -1,3 +1,4 @@
+// Refusals that a header alone decides, by status.
 #include "serve/api/http_head.h"
 
 #include <gtest/gtest.h>
