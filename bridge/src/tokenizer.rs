@@ -136,7 +136,12 @@ impl TokenizerCore {
             return Err("the model is not BPE".into());
         };
         let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
-        let last = model.get_vocab().into_values().chain(added.keys().copied()).max();
+        let mut ids: Vec<u32> = model.get_vocab().into_values().collect();
+        ids.sort_unstable();
+        if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("two tokens of the vocabulary have the id {}", pair[0]));
+        }
+        let last = ids.into_iter().chain(added.keys().copied()).max();
         match last {
             None => Err("the vocabulary is empty".into()),
             Some(id) if id >= VOCAB_SIZE_MAX => {

@@ -4,6 +4,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "base/printable.h"
+
 namespace fathom {
 namespace {
 
@@ -30,6 +32,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 }  // namespace
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
-void log_line(LogLevel level, std::string_view message) { logger().log(to_spdlog(level), "{}", message); }
+// What comes from outside may hold line breaks; a message is one line.
+void log_line(LogLevel level, std::string_view message) { logger().log(to_spdlog(level), "{}", printable(message)); }
 
 }  // namespace fathom

@@ -31,13 +31,20 @@ void pin_to(std::thread& thread, int cpu) {
 ThreadTeam::ThreadTeam(const ThreadTeamOptions& options) : spin_iterations_(options.spin_iterations) {
   CHECK(options.num_threads >= 1);
   ticket_.store(kClosed, std::memory_order_relaxed);
-  for (int thread = 1; thread < options.num_threads; ++thread) {
-    workers_.emplace_back([this, thread] { worker_main(thread); });
-    if (thread < static_cast<int>(options.cpus.size())) pin_to(workers_.back(), options.cpus[thread]);
+  try {
+    for (int thread = 1; thread < options.num_threads; ++thread) {
+      workers_.emplace_back([this, thread] { worker_main(thread); });
+      if (thread < static_cast<int>(options.cpus.size())) pin_to(workers_.back(), options.cpus[thread]);
+    }
+  } catch (...) {
+    end_workers();  // the destructor does not run
+    throw;
   }
 }
 
-ThreadTeam::~ThreadTeam() {
+ThreadTeam::~ThreadTeam() { end_workers(); }
+
+void ThreadTeam::end_workers() {
   {
     std::lock_guard lock(mu_);
     stop_.store(true);

@@ -22,6 +22,8 @@ struct ThreadTeamOptions {
 // One owner calls run() at a time; tile functions may run on any of the team's threads.
 class ThreadTeam {
  public:
+  // The one exception that leaves our code: std::system_error when the system refuses a thread; those started
+  // before it have ended by then. A command turns it into its error line.
   explicit ThreadTeam(const ThreadTeamOptions& options);
   explicit ThreadTeam(int num_threads) : ThreadTeam(ThreadTeamOptions{.num_threads = num_threads}) {}
   ~ThreadTeam();
@@ -47,6 +49,7 @@ class ThreadTeam {
 
  private:
   using TileFn = void (*)(void* context, int64_t tile, int thread);
+  void end_workers();
   void run_tiles(int64_t num_tiles, TileFn fn, void* context);
   void worker_main(int thread);
   void take_tiles(uint64_t generation, int thread);

@@ -7,8 +7,10 @@
 #include <iostream>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/report.h"
 #include "serve/client/chat_client.h"
 #include "serve/server.h"
 
@@ -17,6 +19,8 @@ namespace {
 
 constexpr const char* kDefaultUrl = "http://127.0.0.1:8000";
 constexpr double kProbeTimeoutSeconds = 1.0;
+constexpr double kRateSecondsMin = 0.005;  // pieces of an answer closer together than this arrived as one
+constexpr int64_t kMaxTokensMax = int64_t{1} << 24;
 
 struct Flags {
   serve::ServeOptions options;  // for the engine of our own
@@ -28,6 +32,8 @@ struct Flags {
 };
 
 std::atomic<bool> interrupted{false};
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 // Escape sequences only where a person looks.
 struct Style {
@@ -49,7 +55,7 @@ class Conversation {
     if (!flags_.system.empty()) turns_.push_back({"system", flags_.system});
   }
 
-  // Asks and prints; false when the server failed.
+  // Asks and prints; false when the server failed, or nobody takes the output any more.
   bool ask(const std::string& text) {
     turns_.push_back({"user", text});
     interrupted = false;
@@ -59,20 +65,21 @@ class Conversation {
     const auto outcome = client_.chat(turns_, flags_.chat, [&](const serve::ChatDelta& delta) {
       if (first == TimePoint{}) first = clock_.now();
       if (!delta.reasoning.empty()) {
-        std::fputs(reasoning ? "" : style_.dim(), stdout);
+        print(reasoning ? "" : style_.dim());
         reasoning = true;
-        std::fputs(delta.reasoning.c_str(), stdout);
+        print(without_controls(delta.reasoning));
       }
       if (!delta.content.empty()) {
-        if (reasoning) fmt::print("{}\n", style_.plain());
+        if (reasoning) print(fmt::format("{}\n", style_.plain()));
         reasoning = false;
-        std::fputs(delta.content.c_str(), stdout);
+        print(without_controls(delta.content));
       }
-      std::fflush(stdout);
+      if (flush_output() != 0) interrupted = true;
     }, interrupted);
-    fmt::print("{}\n", style_.plain());
+    print(fmt::format("{}\n", style_.plain()));
+    if (flush_output() != 0) return false;
     if (!outcome.ok()) {
-      fmt::print(stderr, "fathom chat: {}\n", outcome.status().message());
+      report("chat", outcome.status().message());
       turns_.pop_back();
       return false;
     }
@@ -86,13 +93,21 @@ class Conversation {
  private:
   void print_rate(const serve::ChatOutcome& outcome, double first_s, double rest_s) const {
     if (outcome.interrupted) {
-      fmt::print("{}[interrupted]{}\n", style_.dim(), style_.plain());
+      print(fmt::format("{}[interrupted]{}\n", style_.dim(), style_.plain()));
       return;
     }
-    const double rate = rest_s > 0 ? static_cast<double>(outcome.completion_tokens - 1) / rest_s : 0;
-    fmt::print("{}[{} tokens, {:.1f} tokens/s, first after {:.0f} ms, {} of {} prompt tokens from the cache{}]{}\n",
-               style_.dim(), outcome.completion_tokens, rate, first_s * 1000, outcome.hit_tokens,
-               outcome.prompt_tokens, outcome.finish_reason == "length" ? ", cut off at the limit" : "", style_.plain());
+    print(fmt::format(
+        "{}[{} tokens, {:.1f} tokens/s, first after {:.0f} ms, {} of {} prompt tokens from the cache{}]{}\n",
+        style_.dim(), outcome.completion_tokens, rate(outcome.completion_tokens, first_s, rest_s), first_s * 1000,
+        outcome.hit_tokens, outcome.prompt_tokens, outcome.finish_reason == "length" ? ", cut off at the limit" : "",
+        style_.plain()));
+  }
+
+  // Of the tokens after the first; over the whole time when they came all at once and their own says nothing.
+  static double rate(int64_t tokens, double first_s, double rest_s) {
+    if (tokens > 1 && rest_s >= kRateSecondsMin) return static_cast<double>(tokens - 1) / rest_s;
+    const double all_s = first_s + rest_s;
+    return all_s > 0 ? static_cast<double>(tokens) / all_s : 0;
   }
 
   const serve::ChatClient& client_;
@@ -106,14 +121,14 @@ int converse(const serve::ChatClient& client, const std::string& model, const Fl
   const bool person = isatty(STDIN_FILENO) != 0;
   const Style style;
   if (person) {
-    fmt::print("{}{}{}  (/clear starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer)\n", style.bold(), model,
-               style.plain());
+    print(fmt::format("{}{}{}  (/clear starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer)\n", style.bold(),
+                      printable(model), style.plain()));
   }
   Conversation conversation(client, flags, clock);
   bool all_answered = true;
   for (std::string line;;) {
     if (person) {
-      fmt::print("{}> {}", style.bold(), style.plain());
+      print(fmt::format("{}> {}", style.bold(), style.plain()));
       std::fflush(stdout);
     }
     if (!std::getline(std::cin, line)) break;
@@ -123,6 +138,7 @@ int converse(const serve::ChatClient& client, const std::string& model, const Fl
     } else if (!line.empty()) {
       all_answered = conversation.ask(line) && all_answered;
     }
+    if (flush_output() != 0) return 1;  // main says why
   }
   return all_answered ? 0 : 1;
 }
@@ -130,11 +146,15 @@ int converse(const serve::ChatClient& client, const std::string& model, const Fl
 // The server to talk to: the one asked for, the one on the default port, or one of our own.
 int run(Flags& flags) {
   const SystemClock clock;
+  if (const Status url = flags.url.empty() ? ok_status() : serve::validate_chat_url(flags.url); !url.ok()) {
+    report("chat", url.message());
+    return 2;
+  }
   bool own_wanted = false;
   for (const CLI::Option* option : flags.of_own_engine) {
     if (option->count() == 0) continue;
     if (!flags.url.empty()) {
-      fmt::print(stderr, "fathom chat: {} is for an engine of one's own and cannot go with --url\n", option->get_name());
+      report("chat", fmt::format("{} is for an engine of one's own and cannot go with --url", option->get_name()));
       return 2;
     }
     own_wanted = true;
@@ -150,7 +170,7 @@ int run(Flags& flags) {
     flags.options.model.show_progress = true;
     Result<std::unique_ptr<serve::Server>> started = serve::Server::start(flags.options, clock);
     if (!started.ok()) {
-      fmt::print(stderr, "fathom chat: {}\n", started.status().message());
+      report("chat", started.status().message());
       return 2;
     }
     own = std::move(*started);
@@ -159,7 +179,7 @@ int run(Flags& flags) {
   const serve::ChatClient client(url, flags.api_key);
   const Result<std::string> model = client.model_name(/*timeout_s=*/10);
   if (!model.ok()) {
-    fmt::print(stderr, "fathom chat: {}\n", model.status().message());
+    report("chat", model.status().message());
     return 2;
   }
   struct sigaction action {};
@@ -177,10 +197,14 @@ void add_chat_command(CLI::App& app, Outcome& outcome) {
   command->add_option("--url", flags->url,
                       "Server to talk to (default: the one on port 8000 if there is one and no flag asks for an engine "
                       "in this process)");
-  command->add_option("--api-key", flags->api_key, "API key for the server")->envname("FATHOM_API_KEY");
+  command->add_option("--api-key", flags->api_key, "API key for the server")
+      ->envname("FATHOM_API_KEY")
+      ->check(CLI::Validator(
+          [](std::string& key) { return has_control_characters(key) ? "holds a control character" : ""; }, ""));
   command->add_option("--system", flags->system, "System message");
   command->add_option("--temperature", flags->chat.temperature, "0 is greedy")->check(CLI::Range(0.0, 2.0))->capture_default_str();
-  command->add_option("--max-tokens", flags->chat.max_tokens, "Longest answer (default: what the context leaves)");
+  command->add_option("--max-tokens", flags->chat.max_tokens, "Longest answer (default: what the context leaves)")
+      ->check(CLI::Range(int64_t{1}, kMaxTokensMax));
   const size_t common = command->get_options().size();
   add_model_options(*command, flags->options.model);
   const std::vector<CLI::Option*> all = command->get_options();

@@ -10,6 +10,7 @@
 
 #include "balance/eplb_refine.h"
 #include "cli/commands.h"
+#include "cli/report.h"
 
 namespace fathom::cli {
 namespace {
@@ -159,7 +160,7 @@ void add_eplb_command(CLI::App& app, Outcome& outcome) {
   command->callback([args, &outcome] {
     const Status status = run_eplb(*args);
     if (status.ok()) return;
-    fmt::print(stderr, "fathom eplb: {}\n", status.message());
+    report("eplb", status.message());
     outcome.exit_code = 2;
   });
 }

@@ -1,37 +1,73 @@
 // fathom: one binary, one file per subcommand.
 #include <fmt/format.h>
+#include <signal.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <system_error>
 
 #include "cli/commands.h"
+#include "cli/config_file.h"
+#include "cli/flag_values.h"
 #include "cli/parse_error.h"
+#include "cli/report.h"
 
-int main(int argc, char** argv) {
+namespace fathom::cli {
+namespace {
+
+int run(int argc, char** argv) {
   CLI::App app{"Fathom serves mixture-of-experts language models of the DeepSeek family."};
   app.name("fathom");
   app.require_subcommand(1);
   app.set_version_flag("--version", "fathom " FATHOM_VERSION);
   // Flags win over the file, the file over defaults; a name the file misspells is an error.
-  CLI::Option* const config = app.set_config(
-      "--config", "", "TOML file with a table per subcommand, e.g. [serve], and the flags' names as keys");
-  config->check(fathom::cli::toml_file());
-  app.allow_config_extras(CLI::config_extras_mode::error);
+  add_config_option(app);
   app.fallthrough();
 
-  fathom::cli::Outcome outcome;
-  fathom::cli::add_chat_command(app, outcome);
-  fathom::cli::add_serve_command(app, outcome);
-  fathom::cli::add_version_command(app, outcome);
-  fathom::cli::add_model_command(app, outcome);
-  fathom::cli::add_eplb_command(app, outcome);
-  fathom::cli::add_simulate_command(app, outcome);
-  fathom::cli::add_plan_command(app, outcome);
+  Outcome outcome;
+  add_chat_command(app, outcome);
+  add_serve_command(app, outcome);
+  add_version_command(app, outcome);
+  add_model_command(app, outcome);
+  add_eplb_command(app, outcome);
+  add_simulate_command(app, outcome);
+  add_plan_command(app, outcome);
+  refuse_odd_values(app);
 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    const std::string path = config->count() > 0 ? config->results().back() : "";
-    fmt::print(stderr, "fathom: {}\n", fathom::cli::explain(error, path));
+    report("", explain(error, app));
     return 2;
   }
   return outcome.exit_code;
+}
+
+// What the standard library has no other way to say: no thread, no memory, no room for the output.
+int run_to_the_end(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::system_error& error) {
+    const bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
+    report("", no_thread ? "the system has no room for as many threads (see --threads)" : error.what());
+    return no_thread ? 2 : 1;
+  } catch (const std::bad_alloc&) {
+    report("", "out of memory");
+    return 2;
+  }
+}
+
+}  // namespace
+}  // namespace fathom::cli
+
+int main(int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is a write error like others
+  const int code = fathom::cli::run_to_the_end(argc, argv);
+  const int error = fathom::cli::flush_output();
+  if (error == 0) return code;
+  // Whoever closed a pipe has what they wanted.
+  if (error != EPIPE) fathom::cli::report("", fmt::format("standard output: {}", std::strerror(error)));
+  return code == 0 ? 1 : code;
 }

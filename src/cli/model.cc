@@ -6,7 +6,9 @@
 #include <memory>
 #include <thread>
 
+#include "base/printable.h"
 #include "cli/commands.h"
+#include "cli/report.h"
 #include "model/convert.h"
 #include "model/inspect.h"
 
@@ -14,7 +16,7 @@ namespace fathom::cli {
 namespace {
 
 int fail(const char* command, const Status& status) {
-  fmt::print(stderr, "fathom model {}: {}\n", command, status.message());
+  report(fmt::format("model {}", command), status.message());
   // What the user gave is wrong, or the machine failed meanwhile (disk full, not permitted).
   return status.code() == StatusCode::kFailedPrecondition ? 1 : 2;
 }
@@ -77,7 +79,7 @@ int run_convert(const ConvertArgs& args) {
   const auto report = convert_model(**source, args.out, options, team);
   progress.end();
   if (!report.ok()) return fail("convert", report.status());
-  for (const std::string& warning : report->warnings) fmt::print(stderr, "warning: {}\n", warning);
+  for (const std::string& warning : report->warnings) fmt::print(stderr, "warning: {}\n", printable(warning));
   fmt::print("{}: {} of {} weights in {} file(s), and {} other file(s)\n", args.out,
              bytes_text(report->weight_bytes), weight_format_name(**format), report->num_shards,
              report->copied_files.size() + 1);

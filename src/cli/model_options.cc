@@ -1,11 +1,12 @@
 // The flags of whatever loads a model: `serve`, and `chat` without a server.
 #include "cli/model_options.h"
 
+#include "cli/flag_values.h"
+
 namespace fathom::cli {
-
-CLI::Validator byte_size() { return CLI::AsSizeValue(/*kb_is_1000=*/false); }
-
 namespace {
+
+constexpr int64_t kKvBytesMax = int64_t{1} << 50;
 
 CLI::Validator multiple_of_64() {
   const auto check = [](std::string& text) {
@@ -37,7 +38,7 @@ void add_model_options(CLI::App& command, serve::LocalModelOptions& options) {
       ->check(CLI::IsMember({"auto", "off"}))
       ->capture_default_str();
   command.add_option("--kv-memory", engine.kv_memory_bytes, "Memory for KV blocks, e.g. 512M or 8G")
-      ->transform(byte_size())
+      ->transform(byte_size(1, kKvBytesMax))
       ->capture_default_str();
   command
       .add_option("--max-context", engine.max_context, "Tokens of one request, prompt and answer together")

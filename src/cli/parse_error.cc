@@ -1,41 +1,41 @@
-// CLI11's messages in our own form; a file's syntax errors from toml++.
+// CLI11's messages in our own form.
 #include "cli/parse_error.h"
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <string_view>
-
-#include "base/toml.h"
 
 namespace fathom::cli {
 namespace {
 
-// Line and description of the file's first syntax error; empty if it is TOML.
-std::string syntax_error(const std::string& path) {
-  const toml::parse_result result = toml::parse_file(path);
-  if (result) return {};
-  const toml::source_position place = result.error().source().begin;
-  if (place.line == 0) return fmt::format("{}: cannot be read", path);
-  return fmt::format("{}:{}:{}: {}", path, place.line, place.column, result.error().description());
+// The file of --config could not be opened; CLI11 does not say why.
+std::string explain_file(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return fmt::format("--config {}: is a folder", path);
+  if (error) return fmt::format("--config {}: {}", path, error.message());
+  return fmt::format("--config {}: cannot be read", path);
 }
 
-std::string explain_config(std::string_view what, const std::string& path) {
-  constexpr std::string_view kUnknownKey = "INI was not able to parse ";
-  if (what.starts_with(kUnknownKey)) {
-    return fmt::format("{}: unknown key {}", path, what.substr(kUnknownKey.size()));
+// CLI11 names what is left over from the last to the first, and the values before their flag.
+std::string explain_extras(const CLI::App& app, std::string_view what) {
+  const std::vector<std::string> left = app.remaining(/*recurse=*/true);
+  for (const std::string& word : left) {
+    if (word.starts_with('-')) return fmt::format("{}: no such flag", word);
   }
-  return fmt::format("{}: {}", path, what);
+  return left.empty() ? std::string(what) : fmt::format("{}: not expected here", left.front());
 }
 
 }  // namespace
 
-CLI::Validator toml_file() {
-  return CLI::Validator([](std::string& path) { return syntax_error(path); }, "FILE");
-}
-
-std::string explain(const CLI::ParseError& error, const std::string& config_path) {
+std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   const std::string_view what = error.what();
-  if (error.get_name() == "ConfigError" && !config_path.empty()) return explain_config(what, config_path);
+  const CLI::Option* config = app.get_config_ptr();
+  const std::string config_path = config->count() > 0 ? config->results().back() : "";
+  if (error.get_name() == "FileError" && !config_path.empty()) return explain_file(config_path);
+  if (error.get_name() == "ExtrasError") return explain_extras(app, what);
   constexpr std::string_view kConversion = "Could not convert: ";
   if (what.starts_with(kConversion))
     return fmt::format("cannot read the value of {}", what.substr(kConversion.size()));

@@ -6,10 +6,7 @@
 
 namespace fathom::cli {
 
-// What is wrong and where; `config_path` is the file given with --config, empty if none.
-std::string explain(const CLI::ParseError& error, const std::string& config_path);
-
-// Refuses a file that is no TOML, with line and column: CLI11's own reader would pass over some mistakes.
-CLI::Validator toml_file();
+// What is wrong and where.
+std::string explain(const CLI::ParseError& error, const CLI::App& app);
 
 }  // namespace fathom::cli

@@ -1,8 +1,10 @@
 // fathom serve: the server, from the command line to its exit code.
 #include <signal.h>
+#include <stdio_ext.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <future>
 #include <memory>
@@ -10,12 +12,16 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/flag_values.h"
 #include "cli/model_options.h"
+#include "cli/report.h"
 #include "serve/server.h"
 
 namespace fathom::cli {
 namespace {
 
+constexpr int kCountMax = 1 << 20;  // of requests and connections
+constexpr int64_t kBodyBytesMax = int64_t{1} << 32;
 constexpr double kSecondsMax = 1e6;  // of any time-out; far from what the clock's type can hold
 
 struct Flags {
@@ -36,13 +42,13 @@ void add_flags(CLI::App& command, Flags& flags) {
   command.add_option("--api-key-file", options.api_key_file, "File with one API key per line, optionally with a name")
       ->check(CLI::Validator([](std::string& path) { return path.empty() ? "names no file" : ""; }, "FILE"));
   command.add_option("--requests-per-key", options.admission.requests_per_key_max, "Requests of one key in flight, with --api-key-file; more get 429")
-      ->check(CLI::PositiveNumber)->capture_default_str();
+      ->check(CLI::Range(1, kCountMax))->capture_default_str();
   command.add_option("--requests-max", options.admission.requests_max, "Requests in flight; more get 503")
-      ->check(CLI::PositiveNumber)->capture_default_str();
+      ->check(CLI::Range(1, kCountMax))->capture_default_str();
   command.add_option("--connections-max", options.http.connections_max, "Open connections; more are closed")
-      ->check(CLI::PositiveNumber)->capture_default_str();
+      ->check(CLI::Range(1, kCountMax))->capture_default_str();
   command.add_option("--body-max", options.http.body_bytes_max, "Largest request body; larger get 413")
-      ->transform(byte_size())->capture_default_str();
+      ->transform(byte_size(1, kBodyBytesMax))->capture_default_str();
   add_seconds("--header-timeout", flags.header_timeout_s, "Seconds for a request's header to arrive");
   add_seconds("--body-timeout", flags.body_timeout_s, "Seconds for a request's body to arrive");
   add_seconds("--idle-timeout", flags.idle_timeout_s, "Seconds a kept-alive connection may wait for a request");
@@ -62,6 +68,9 @@ sigset_t block_stop_signals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  // A closed terminal ends the server in order; under nohup, which ignores the signal, it lives on.
+  struct sigaction hangup {};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   return signals;
@@ -71,10 +80,15 @@ void print_ready(const serve::Server& server, const std::string& host) {
   const bool ip6 = host.find(':') != std::string::npos;
   const std::string reachable = host == "0.0.0.0" ? "127.0.0.1" : host == "::" ? "[::1]" : ip6 ? "[" + host + "]" : host;
   const std::string url = fmt::format("http://{}:{}", reachable, server.port());
-  fmt::print("{}ready on {}\ntry: curl -s {}/v1/chat/completions -H 'Content-Type: application/json' -d "
-             "'{{\"messages\":[{{\"role\":\"user\",\"content\":\"What is 347 + 586?\"}}]}}'\n",
-             server.summary(), url, url);
-  std::fflush(stdout);
+  const std::string text =
+      fmt::format("{}ready on {}\ntry: curl -s {}/v1/chat/completions -H 'Content-Type: application/json' -d "
+                  "'{{\"messages\":[{{\"role\":\"user\",\"content\":\"What is 347 + 586?\"}}]}}'\n",
+                  server.summary(), url, url);
+  std::fputs(text.c_str(), stdout);
+  if (std::fflush(stdout) == 0) return;
+  log_warning("standard output: {}; the server runs on", strerror(errno));
+  __fpurge(stdout);
+  std::clearerr(stdout);
 }
 
 struct StopSignal {
@@ -122,7 +136,7 @@ int run(Flags& flags) {
   const SystemClock clock;
   Result<std::unique_ptr<serve::Server>> server = serve::Server::start(flags.options, clock);
   if (!server.ok()) {
-    fmt::print(stderr, "fathom serve: {}\n", server.status().message());
+    report("serve", server.status().message());
     return 2;
   }
   stop->serving.store(true);

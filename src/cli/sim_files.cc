@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/clock.h"
+#include "base/printable.h"
 
 namespace fathom::cli {
 namespace {
@@ -104,7 +105,7 @@ CLI::Validator seed_number() {
 }
 
 int report_error(const Status& status) {
-  std::fprintf(stderr, "error: %s\n", status.message().c_str());
+  std::fprintf(stderr, "error: %s\n", printable(status.message()).c_str());
   const bool input = status.code() == StatusCode::kInvalidArgument ||
                      status.code() == StatusCode::kNotFound || status.code() == StatusCode::kDataLoss;
   return input ? 2 : 1;

@@ -15,6 +15,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kConfigBytesMax = size_t{16} << 20;
 constexpr int kConfigDepthMax = 64;
+constexpr int kConfigKeysMax = 4096;  // published ones have under a hundred
 // Far above any published model, and small enough that no product of them overflows.
 constexpr int64_t kVocabMax = int64_t{1} << 24;
 constexpr int64_t kHiddenMax = int64_t{1} << 17;
@@ -31,15 +32,18 @@ Result<Json> parse_object(std::string_view file, std::string_view text) {
   if (text.find('\0') != std::string_view::npos)
     return invalid_argument("{}: malformed JSON: it holds a NUL", file);
   std::vector<std::set<std::string>> keys_at_depth;
+  int num_keys = 0;
   std::string problem;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > kConfigDepthMax && problem.empty())
       problem = fmt::format("nested deeper than {}", kConfigDepthMax);
+    // Nothing is kept of what is refused, so that it costs no more than reading on.
     if (!problem.empty()) return false;
     if (event == Json::parse_event_t::object_start) {
       keys_at_depth.resize(static_cast<size_t>(depth) + 2);
       keys_at_depth.back().clear();
     } else if (event == Json::parse_event_t::key) {
+      if (++num_keys > kConfigKeysMax) problem = fmt::format("more than {} keys", kConfigKeysMax);
       auto& keys = keys_at_depth[static_cast<size_t>(depth)];
       if (!keys.insert(parsed.get_ref<const std::string&>()).second) {
         problem = fmt::format("{} occurs twice", quoted_name(parsed.get_ref<const std::string&>()));
@@ -416,6 +420,7 @@ Result<ModelConfig> load_model_config(const ModelSource& source) {
   std::string generation_text;
   if (source.contains("generation_config.json")) {
     ASSIGN_OR_RETURN(generation_text, source.read_text("generation_config.json", kConfigBytesMax));
+    if (generation_text.empty()) return invalid_argument("{}/generation_config.json: empty", source.label());
   }
   return parse_model_config(source.label(), config_text, generation_text);
 }

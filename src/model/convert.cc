@@ -8,6 +8,7 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/quantize.h"
+#include "model/output_folder.h"
 #include "model/saved_panels.h"
 #include "model/weights_pack.h"
 #include "model/weights_plan.h"
@@ -327,19 +328,6 @@ class Converter {
   bool head_untied_ = false;
 };
 
-Status make_empty_folder(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) {
-    if (!std::filesystem::is_directory(path, error))
-      return invalid_argument("{}: is there and is not a folder", path);
-    if (!std::filesystem::is_empty(path, error)) return invalid_argument("{}: is there and not empty", path);
-    return ok_status();
-  }
-  std::filesystem::create_directories(path, error);
-  if (error) return make_status(StatusCode::kFailedPrecondition, "{}: {}", path, error.message());
-  return ok_status();
-}
-
 // Tokenizer, chat template, generation config, licence …: whatever is not weights or the config itself.
 bool is_side_file(std::string_view name) {
   if (name == "config.json" || name.ends_with(".index.json")) return false;
@@ -368,11 +356,11 @@ Result<ConvertReport> convert_model(const ModelSource& source, const std::string
   auto plan = plan_weights(config, tensors, load);
   if (!plan.ok()) return plan.status().with_context(source.label());
   ASSIGN_OR_RETURN(const std::string config_text, source.read_text("config.json"));
-  RETURN_IF_ERROR(make_empty_folder(out_folder));
+  ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::create(out_folder));
 
   ConvertReport report;
   report.warnings = plan->weights->warnings;
-  Converter converter(*plan, options, out_folder, team);
+  Converter converter(*plan, options, folder.work_path(), team);
   converter.list_outputs();
   RETURN_IF_ERROR(converter.write_shards(report));
   for (const std::string& name : source.file_names()) {
@@ -382,6 +370,7 @@ Result<ConvertReport> convert_model(const ModelSource& source, const std::string
     report.copied_files.push_back(name);
   }
   RETURN_IF_ERROR(converter.write_config(config_text));
+  RETURN_IF_ERROR(folder.finish());
   return report;
 }
 

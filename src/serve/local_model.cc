@@ -8,6 +8,7 @@
 
 #include "base/cpu.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "engine/memory_estimate.h"
 #include "engine/model_parts.h"
 #include "model/memory_plan.h"
@@ -32,6 +33,8 @@ Result<TextAssets> read_text_files(const ModelSource& source) {
                                  : Result<std::string>(std::string());
   });
 }
+
+constexpr int64_t kContextMin = 64;  // as of --max-context
 
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
@@ -61,6 +64,39 @@ class Progress {
   int last_percent_ = -1;
 };
 
+// What a folder lacks without being wrong.
+void warn_of_text_files(const TextAssets& assets, const Tokenizer& tokenizer, const ChatTemplate& chat_template) {
+  if (assets.tokenizer_config_json.empty()) {
+    log_warning("{}/tokenizer_config.json: missing or empty; no special token has a role, no BOS is put before texts",
+                assets.source);
+  }
+  if (chat_template.is_published_format()) {
+    log_warning("{}: no chat template; DeepSeek's published format stands in", assets.source);
+  }
+  for (const auto& [name, content] : tokenizer.named_tokens()) {
+    const bool lost = (name == "bos_token" && !tokenizer.bos_id()) || (name == "eos_token" && !tokenizer.eos_id()) ||
+                      (name == "pad_token" && !tokenizer.pad_id());
+    if (lost) {
+      log_warning("{}/tokenizer_config.json: {}: '{}' is no token of the vocabulary and has no effect", assets.source,
+                  name, content);
+    }
+  }
+}
+
+// What the flags and the model's config rule out together, before anything large is read.
+Status check_options(const LocalModelOptions& options, const ModelConfig& config, const std::string& label) {
+  const EngineOptions& engine = options.engine;
+  if (engine.redundant_experts > 0 && engine.prefill_ep == 1 && engine.decode_ep == 1) {
+    return invalid_argument("--redundant-experts {}: means nothing without --prefill-ep or --decode-ep above 1",
+                            engine.redundant_experts);
+  }
+  if (config.max_position_embeddings < kContextMin) {
+    return invalid_argument("{}/config.json: max_position_embeddings: {}, a context has at least {} tokens", label,
+                            config.max_position_embeddings, kContextMin);
+  }
+  return ok_status();
+}
+
 std::string folder_name(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   const size_t slash = path.rfind('/');
@@ -70,16 +106,20 @@ std::string folder_name(std::string path) {
 }  // namespace
 
 Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& options, const Clock& clock) {
+  if (has_control_characters(options.name)) {
+    return invalid_argument("--served-model-name {}: holds a control character", options.name);
+  }
   std::unique_ptr<LocalModel> local(new LocalModel);
   local->name_ = !options.name.empty()   ? options.name
                  : options.model.empty() ? kBuiltInModelName
-                                         : folder_name(options.model);
+                                         : printable(folder_name(options.model));
   ASSIGN_OR_RETURN(local->source_, open_source(options.model));
   local->source_label_ = local->source_->label();
 
   ASSIGN_OR_RETURN(const TextAssets assets, read_text_files(*local->source_));
   ASSIGN_OR_RETURN(local->tokenizer_, Tokenizer::load(assets));
   ASSIGN_OR_RETURN(local->chat_template_, ChatTemplate::load(assets, *local->tokenizer_));
+  RETURN_IF_ERROR(local->chat_template_->check());
 
   EngineOptions engine = options.engine;
   if (engine.threads <= 0) engine.threads = static_cast<int32_t>(available_cpus().size());
@@ -91,6 +131,8 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
   Progress progress(options.show_progress);
   load.progress = [&progress](int64_t done, int64_t total) { progress.update(done, total); };
   ASSIGN_OR_RETURN(const ModelConfig announced, load_model_config(*local->source_));
+  RETURN_IF_ERROR(check_options(options, announced, local->source_label_));
+  warn_of_text_files(assets, *local->tokenizer_, *local->chat_template_);
   load.demand = MemoryDemand{.kv_bytes = engine.kv_memory_bytes,
                              .activation_bytes = activation_bytes(announced, engine)};
   load.available = available_memory();
@@ -131,7 +173,7 @@ std::string LocalModel::summary() const {
   const EngineStats stats = engine_->stats();
   const int64_t kv_token_bytes = kv_bytes_per_token(config, weights.core_dtype);
   std::string text;
-  text += fmt::format("model      {} ({}, {}), {:.3f} G parameters, {:.3f} G active\n", name_, source_label_,
+  text += fmt::format("model      {} ({}, {}), {:.3f} G parameters, {:.3f} G active\n", name_, printable(source_label_),
                       architecture_name(config.architecture), static_cast<double>(counts.total) * 1e-9,
                       static_cast<double>(counts.active) * 1e-9);
   text += fmt::format("precision  weights {}; activations: attention {}, experts {}; attention core and KV {}{}\n",

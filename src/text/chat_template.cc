@@ -40,6 +40,8 @@ constexpr std::string_view kPublishedFormat = R"(
 {%- endif -%}
 )";
 
+constexpr std::string_view kPublishedFormatName = "DeepSeek's published format";
+
 struct TemplateSource {
   std::string plain;
   std::string with_tools;  // empty: the same
@@ -78,7 +80,7 @@ Result<TemplateSource> find_source(const TextAssets& assets, const Tokenizer& to
                        "{}: no chat template, and the tokenizer has no <｜User｜> for DeepSeek's format",
                        assets.source);
   }
-  return TemplateSource{std::string(kPublishedFormat), "", "DeepSeek's published format"};
+  return TemplateSource{std::string(kPublishedFormat), "", std::string(kPublishedFormatName)};
 }
 
 // Counts brackets outside strings. Deeper documents are refused before anything recursive sees them.
@@ -310,6 +312,29 @@ Result<RenderedPrompt> ChatTemplate::render(const std::vector<ChatMessage>& mess
   erase_all(prompt.text, sentinel);
   return prompt;
 }
+
+Status ChatTemplate::check() const {
+  const ChatMessage user{.role = "user", .content = "Hello"};
+  const ChatMessage assistant{.role = "assistant", .content = "Hello"};
+  const ChatMessage system{.role = "system", .content = "Be brief."};
+  const std::string tool = R"([{"type":"function","function":{"name":"f","parameters":{}}}])";
+  const auto problem = [&](const std::vector<ChatMessage>& messages, ChatTemplateOptions options) -> std::string {
+    const Result<RenderedPrompt> prompt = render(messages, options);
+    if (!prompt.ok()) return prompt.status().message();
+    return prompt->ids.empty() ? "renders nothing" : "";
+  };
+  if (const std::string what = problem({user}, {}); !what.empty()) {
+    return invalid_argument("{}: a plain user message: {}", impl_->source.file, what);
+  }
+  // A template may refuse these, in words of its own.
+  for (const std::string& what :
+       {problem({system, user, assistant, user}, {}), problem({user}, {.tools_json = tool})}) {
+    if (what.find("unknown") != std::string::npos) return invalid_argument("{}: {}", impl_->source.file, what);
+  }
+  return ok_status();
+}
+
+bool ChatTemplate::is_published_format() const { return impl_->source.file == kPublishedFormatName; }
 
 bool ChatTemplate::has_reasoning() const {
   return impl_->source_has("</think>") || impl_->tokenizer.added_token_id("</think>").has_value();

@@ -54,6 +54,8 @@ std::optional<std::string> token_text(const Json& value) {
 Result<Config> parse_config(const std::string& text) {
   Config config;
   if (text.empty()) return config;
+  // The parser would take it for the end of the text.
+  if (text.find('\0') != std::string::npos) return invalid_argument("holds a NUL byte");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return invalid_argument("not valid JSON");
   if (!json.is_object()) return invalid_argument("not a JSON object");

@@ -8,31 +8,66 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/printable.h"
+
 namespace fathom::serve {
 namespace {
 
 constexpr size_t kKeyBytesMin = 8;
+constexpr size_t kKeyFileBytesMax = size_t{1} << 20;
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
+Result<std::string> read_key_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kKeyFileBytesMax + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) return invalid_argument("--api-key-file {}: cannot be read", path);
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kKeyFileBytesMax) {
+    return invalid_argument("--api-key-file {}: more than {} bytes", path, kKeyFileBytesMax);
+  }
+  return text;
+}
+
+// The words of a line up to its comment. A '#' inside a word belongs to it: keys are made of any character.
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream stream(line);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word && word[0] != '#';) words.push_back(std::move(word));
+  return words;
+}
+
+// What is wrong with a line of the file, or nothing.
+std::string line_problem(const std::string& line, const std::vector<std::string>& words) {
+  if (line.starts_with("\xef\xbb\xbf")) return "begins with a byte-order mark, which would be part of the key";
+  for (const std::string& word : words) {
+    if (has_control_characters(word)) return "a control character";
+  }
+  if (words.size() > 2) return fmt::format("a third word, '{}': a line is a key and at most a name", words[2]);
+  if (!words.empty() && words[0].size() < kKeyBytesMin) {
+    return fmt::format("a key has at least {} characters", kKeyBytesMin);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ApiKeys> ApiKeys::load(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return invalid_argument("--api-key-file {}: cannot be read", path);
+  ASSIGN_OR_RETURN(const std::string text, read_key_file(path));
+  std::istringstream file(text);
   ApiKeys keys;
   int line_number = 0;
   for (std::string line; std::getline(file, line);) {
     ++line_number;
-    std::istringstream words(line.substr(0, line.find('#')));
-    Key key;
-    if (!(words >> key.secret)) continue;
-    if (key.secret.size() < kKeyBytesMin) {
-      return invalid_argument("--api-key-file {}:{}: a key has at least {} characters", path, line_number, kKeyBytesMin);
+    const std::vector<std::string> words = words_of(line);
+    if (const std::string problem = line_problem(line, words); !problem.empty()) {
+      return invalid_argument("--api-key-file {}:{}: {}", path, line_number, problem);
     }
-    if (!(words >> key.name)) key.name = fmt::format("key-{}", line_number);
+    if (words.empty()) continue;
+    Key key{.secret = words[0], .name = words.size() > 1 ? words[1] : fmt::format("key-{}", line_number)};
     for (const Key& other : keys.keys_) {
       if (other.secret == key.secret || other.name == key.name) {
         return invalid_argument("--api-key-file {}:{}: the key or its name '{}' appears twice", path, line_number,

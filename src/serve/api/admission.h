@@ -18,12 +18,14 @@ struct AdmissionOptions {
   int requests_max = 1024;         // in flight over all keys [503]
 };
 
-// API keys from a file: one per line, optionally followed by a name; '#' starts a comment.
+// API keys from a file: one per line, optionally followed by a name; '#' at the start of a line or after white
+// space starts a comment.
 class ApiKeys {
  public:
   // No file: every request is admitted as the anonymous key.
   ApiKeys() = default;
-  // INVALID_ARGUMENT naming file and line for an unreadable file, a key shorter than 8 bytes, or a duplicate.
+  // INVALID_ARGUMENT naming file and line for an unreadable file, a key shorter than 8 bytes, a duplicate, a
+  // third word, a control character or a byte-order mark.
   static Result<ApiKeys> load(const std::string& path);
 
   bool required() const { return !keys_.empty(); }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -30,6 +31,9 @@ struct ChatOutcome {
   bool interrupted = false;
 };
 
+// Only http:// and https:// go to a server of this API; curl knows many more.
+Status validate_chat_url(std::string_view url);
+
 class ChatClient {
  public:
   // `url` is the server's root, e.g. "http://127.0.0.1:8000", or its API's ("…:8000/v1/"), as other clients take
@@ -44,7 +48,7 @@ class ChatClient {
     int64_t max_tokens = 0;  // 0: what the context leaves
   };
   // Streams one answer. `on_delta` runs on the calling thread; `interrupt` may be set by a signal handler and
-  // ends the request. Errors carry the server's own message.
+  // ends the request. Errors carry the server's own message; an answer that breaks off or is none is one too.
   Result<ChatOutcome> chat(const std::vector<ChatTurn>& messages, const Options& options,
                            const std::function<void(const ChatDelta&)>& on_delta,
                            const std::atomic<bool>& interrupt) const;

@@ -1,0 +1,71 @@
+// std::filesystem, with its errors sorted into the caller's and the system's.
+#include "model/output_folder.h"
+
+#include <filesystem>
+#include <utility>
+
+namespace fathom {
+namespace fs = std::filesystem;
+namespace {
+
+// A path that cannot be is the caller's mistake; what the system forbids or has no room for is not.
+Status failed(const std::string& path, const std::error_code& error) {
+  const bool wrong_path = error == std::errc::too_many_symbolic_link_levels || error == std::errc::not_a_directory ||
+                          error == std::errc::filename_too_long || error == std::errc::invalid_argument ||
+                          error == std::errc::file_exists;
+  return make_status(wrong_path ? StatusCode::kInvalidArgument : StatusCode::kFailedPrecondition, "{}: {}", path,
+                     error.message());
+}
+
+// The folder's own place, without links and "." in the way; as given where nothing is yet.
+Result<fs::path> place_of(const std::string& path) {
+  fs::path place(path);
+  while (!place.has_filename() && place.has_relative_path()) place = place.parent_path();  // slashes at the end
+  std::error_code error;
+  const fs::file_status there = fs::status(place, error);
+  if (there.type() == fs::file_type::none) return failed(path, error);
+  if (fs::exists(there)) {
+    if (!fs::is_directory(there)) return invalid_argument("{}: is there and is not a folder", path);
+    if (!fs::is_empty(place, error) || error) {
+      return error ? failed(path, error) : invalid_argument("{}: is there and not empty", path);
+    }
+    place = fs::canonical(place, error);
+    if (error) return failed(path, error);
+  } else if (fs::is_symlink(fs::symlink_status(place, error))) {
+    return invalid_argument("{}: is a link to nothing", path);
+  }
+  return place;
+}
+
+}  // namespace
+
+Result<OutputFolder> OutputFolder::create(const std::string& path) {
+  if (path.empty()) return invalid_argument("the folder to write has no name");
+  ASSIGN_OR_RETURN(const fs::path place, place_of(path));
+  const std::string work_path = place.string() + ".partial";
+  std::error_code error;
+  if (place.has_parent_path()) fs::create_directories(place.parent_path(), error);
+  if (error) return failed(path, error);
+  const bool made = fs::create_directory(work_path, error);
+  if (error) return failed(work_path, error);
+  if (!made) return invalid_argument("{}: is there, left by a conversion that was cut off; remove it", work_path);
+  return OutputFolder(place.string(), work_path);
+}
+
+OutputFolder::OutputFolder(OutputFolder&& other) noexcept
+    : path_(std::move(other.path_)), work_path_(std::exchange(other.work_path_, {})) {}
+
+OutputFolder::~OutputFolder() {
+  std::error_code ignored;
+  if (!work_path_.empty()) fs::remove_all(work_path_, ignored);
+}
+
+Status OutputFolder::finish() {
+  std::error_code error;
+  fs::rename(work_path_, path_, error);
+  if (error) return failed(path_, error);
+  work_path_.clear();
+  return ok_status();
+}
+
+}  // namespace fathom

@@ -1,0 +1,74 @@
+// The folder appears whole, or not at all; what cannot be written is said before anything is.
+#include "model/output_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace fathom {
+namespace fs = std::filesystem;
+namespace {
+
+class OutputFolderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "output_folder_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  std::string in_root(const char* name) const { return (root_ / name).string(); }
+  static StatusCode code_of(const std::string& path) { return OutputFolder::create(path).status().code(); }
+
+  fs::path root_;
+};
+
+TEST_F(OutputFolderTest, AppearsOnlyWhenFinished) {
+  {
+    auto folder = OutputFolder::create(in_root("a/b/"));
+    ASSERT_TRUE(folder.ok()) << folder.status().message();
+    std::ofstream(folder->work_path() + "/f") << "x";
+    EXPECT_FALSE(fs::exists(in_root("a/b")));
+    ASSERT_TRUE(folder->finish().ok());
+  }
+  EXPECT_TRUE(fs::exists(in_root("a/b/f")));
+  EXPECT_FALSE(fs::exists(in_root("a/b.partial")));
+}
+
+TEST_F(OutputFolderTest, LeavesNothingWhenGivenUp) {
+  {
+    auto folder = OutputFolder::create(in_root("out"));
+    ASSERT_TRUE(folder.ok());
+    std::ofstream(folder->work_path() + "/f") << "x";
+  }
+  EXPECT_TRUE(fs::is_empty(root_));
+}
+
+TEST_F(OutputFolderTest, TakesTheEmptyFolderALinkLeadsTo) {
+  fs::create_directory(in_root("there"));
+  fs::create_symlink(in_root("there"), in_root("link"));
+  auto folder = OutputFolder::create(in_root("link"));
+  ASSERT_TRUE(folder.ok());
+  std::ofstream(folder->work_path() + "/f") << "x";
+  ASSERT_TRUE(folder->finish().ok());
+  EXPECT_TRUE(fs::exists(in_root("there/f")));
+  EXPECT_TRUE(fs::is_symlink(in_root("link")));
+}
+
+TEST_F(OutputFolderTest, RefusesWhatIsNoPlaceForIt) {
+  fs::create_symlink("loop", in_root("loop"));
+  fs::create_symlink("nothing", in_root("dangling"));
+  std::ofstream(in_root("file")) << "x";
+  fs::create_directories(in_root("full/inside"));
+  fs::create_directory(in_root("cut.partial"));
+  for (const char* name : {"loop", "dangling", "file", "file/x", "full", "cut"}) {
+    EXPECT_EQ(code_of(in_root(name)), StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_EQ(code_of(""), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of(in_root(std::string(300, 'x').c_str())), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace fathom
