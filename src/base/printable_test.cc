@@ -1,4 +1,5 @@
-// What may not reach a terminal: line breaks, escape sequences, C1 controls; and what must reach it unchanged.
+// What may not reach a terminal: line breaks, escape sequences, C1 controls; and what must reach it
+// unchanged.
 #include "base/printable.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A table is a subcommand, a key one of its flags. Whatever CLI11 would guess at is checked here, where the type
-// in the file and the flag's are both known.
+// A table is a subcommand, a key one of its flags. Whatever CLI11 would guess at is checked here, where the
+// type in the file and the flag's are both known.
 #include "cli/config_file.h"
 
 #include <fmt/format.h>
@@ -48,7 +48,8 @@ class TomlReader final : public CLI::Config {
       CLI::ConfigItem item{.parents = parents, .name = std::string(key.str()), .inputs = {}};
       const auto line = key.source().begin.line;
       if (const CLI::App* inner = subcommand(command, item.name)) {
-        if (!node.is_table()) fail("{}:{}: {} is a table: [{}]", path, line, item.fullname(), item.fullname());
+        if (!node.is_table())
+          fail("{}:{}: {} is a table: [{}]", path, line, item.fullname(), item.fullname());
         std::vector<std::string> inside = parents;
         inside.push_back(item.name);
         read_table(path, *node.as_table(), *inner, inside, items);

@@ -16,7 +16,8 @@ std::string number_problem(std::string& text) {
 
 std::string real_problem(std::string& text) {
   double value = 0;
-  if (CLI::detail::lexical_cast(text, value) && !std::isfinite(value)) return text + " is not a finite number";
+  if (CLI::detail::lexical_cast(text, value) && !std::isfinite(value))
+    return text + " is not a finite number";
   return number_problem(text);
 }
 
@@ -72,7 +73,8 @@ CLI::Validator byte_size(int64_t min, int64_t max) {
   const auto convert = [min, max](std::string& text) -> std::string {
     const std::optional<int64_t> bytes = parse_bytes(text);
     if (!bytes || *bytes < min || *bytes > max) {
-      return fmt::format("{} is not a size from {} to {}, such as 512M or 8G", text, bytes_short(min), bytes_short(max));
+      return fmt::format("{} is not a size from {} to {}, such as 512M or 8G", text, bytes_short(min),
+                         bytes_short(max));
     }
     text = fmt::format("{}", *bytes);
     return {};

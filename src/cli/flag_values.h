@@ -1,5 +1,5 @@
-// What a flag's text must look like before CLI11 converts it: CLI11 reads an empty text as 0, lets "nan" through
-// every range and takes any number for a switch.
+// What a flag's text must look like before CLI11 converts it: CLI11 reads an empty text as 0, lets "nan"
+// through every range and takes any number for a switch.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,8 +7,8 @@
 
 namespace fathom::cli {
 
-// For every flag of `app` and its subcommands, whatever their files say: a number is not empty, a real number is
-// finite, a switch is true or false. After all flags are there.
+// For every flag of `app` and its subcommands, whatever their files say: a number is not empty, a real number
+// is finite, a switch is true or false. After all flags are there.
 void refuse_odd_values(CLI::App& app);
 
 // "512M", "2G", "1048576": bytes, with binary suffixes, from `min` to `max`.

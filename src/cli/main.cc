@@ -3,8 +3,10 @@
 #include <signal.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <new>
+#include <sstream>
 #include <system_error>
 
 #include "cli/commands.h"
@@ -38,18 +40,27 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == 0) {  // --help, --version
+      std::ostringstream text;
+      app.exit(error, text);
+      std::fputs(text.str().c_str(), stdout);
+      return 0;
+    }
     report("", explain(error, app));
     return 2;
   }
   return outcome.exit_code;
 }
 
-// What the standard library has no other way to say: no thread, no memory, no room for the output.
-int run_to_the_end(int argc, char** argv) {
+// What libraries have no other way to say: no thread, no memory, no room for the output.
+int run_to_the_end(int argc, char** argv, int& output_error) {
   try {
     return run(argc, argv);
   } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0) {
+      output_error = error.code().value();
+      return 1;
+    }
     const bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
     report("", no_thread ? "the system has no room for as many threads (see --threads)" : error.what());
     return no_thread ? 2 : 1;
@@ -64,8 +75,9 @@ int run_to_the_end(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is a write error like others
-  const int code = fathom::cli::run_to_the_end(argc, argv);
-  const int error = fathom::cli::flush_output();
+  int error = 0;
+  const int code = fathom::cli::run_to_the_end(argc, argv, error);
+  if (error == 0) error = fathom::cli::flush_output();
   if (error == 0) return code;
   // Whoever closed a pipe has what they wanted.
   if (error != EPIPE) fathom::cli::report("", fmt::format("standard output: {}", std::strerror(error)));

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <string_view>
 
@@ -35,7 +33,9 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   const CLI::Option* config = app.get_config_ptr();
   const std::string config_path = config->count() > 0 ? config->results().back() : "";
   if (error.get_name() == "FileError" && !config_path.empty()) return explain_file(config_path);
-  if (error.get_name() == "ExtrasError") return explain_extras(app, what);
+  // By its code: CLI11 names this one after the program.
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
+    return explain_extras(app, what);
   constexpr std::string_view kConversion = "Could not convert: ";
   if (what.starts_with(kConversion))
     return fmt::format("cannot read the value of {}", what.substr(kConversion.size()));

@@ -10,7 +10,8 @@ namespace fathom::cli {
 // "fathom COMMAND: message", with control characters escaped, whatever the message was made of.
 void report(std::string_view command, std::string_view message);
 
-// Writes out what standard output still holds. The errno of the first write that failed since the start, or 0.
+// Writes out what standard output still holds. 0, or the errno of the first write that failed since the
+// start; EIO where the stream kept none.
 int flush_output();
 
 }  // namespace fathom::cli

@@ -10,17 +10,18 @@ namespace {
 
 // A path that cannot be is the caller's mistake; what the system forbids or has no room for is not.
 Status failed(const std::string& path, const std::error_code& error) {
-  const bool wrong_path = error == std::errc::too_many_symbolic_link_levels || error == std::errc::not_a_directory ||
-                          error == std::errc::filename_too_long || error == std::errc::invalid_argument ||
-                          error == std::errc::file_exists;
-  return make_status(wrong_path ? StatusCode::kInvalidArgument : StatusCode::kFailedPrecondition, "{}: {}", path,
-                     error.message());
+  const bool wrong_path = error == std::errc::too_many_symbolic_link_levels ||
+                          error == std::errc::not_a_directory || error == std::errc::filename_too_long ||
+                          error == std::errc::invalid_argument || error == std::errc::file_exists;
+  return make_status(wrong_path ? StatusCode::kInvalidArgument : StatusCode::kFailedPrecondition, "{}: {}",
+                     path, error.message());
 }
 
 // The folder's own place, without links and "." in the way; as given where nothing is yet.
 Result<fs::path> place_of(const std::string& path) {
   fs::path place(path);
-  while (!place.has_filename() && place.has_relative_path()) place = place.parent_path();  // slashes at the end
+  while (!place.has_filename() && place.has_relative_path())
+    place = place.parent_path();  // slashes at the end
   std::error_code error;
   const fs::file_status there = fs::status(place, error);
   if (there.type() == fs::file_type::none) return failed(path, error);
@@ -47,8 +48,9 @@ Result<OutputFolder> OutputFolder::create(const std::string& path) {
   if (place.has_parent_path()) fs::create_directories(place.parent_path(), error);
   if (error) return failed(path, error);
   const bool made = fs::create_directory(work_path, error);
-  if (error) return failed(work_path, error);
-  if (!made) return invalid_argument("{}: is there, left by a conversion that was cut off; remove it", work_path);
+  if (error) return failed(path, error);
+  if (!made)
+    return invalid_argument("{}: is there, left by a conversion that was cut off; remove it", work_path);
   return OutputFolder(place.string(), work_path);
 }
 

@@ -1,4 +1,5 @@
-// A folder that is there whole or not at all: written beside its place under another name, renamed when complete.
+// A folder that is there whole or not at all: written beside its place under another name, renamed when
+// complete.
 #pragma once
 
 #include <string>
@@ -9,9 +10,9 @@ namespace fathom {
 
 class OutputFolder {
  public:
-  // `path` may be absent, or an empty folder. kInvalidArgument when it is anything else, or when PATH.partial is
-  // there: what a conversion that was killed left behind. kFailedPrecondition when the system does not let it be
-  // made.
+  // `path` may be absent, or an empty folder. kInvalidArgument when it is anything else, or when PATH.partial
+  // is there: what a conversion that was killed left behind. kFailedPrecondition when the system does not let
+  // it be made.
   static Result<OutputFolder> create(const std::string& path);
   OutputFolder(OutputFolder&& other) noexcept;
   OutputFolder& operator=(OutputFolder&&) = delete;
@@ -23,7 +24,8 @@ class OutputFolder {
   Status finish();
 
  private:
-  OutputFolder(std::string path, std::string work_path) : path_(std::move(path)), work_path_(std::move(work_path)) {}
+  OutputFolder(std::string path, std::string work_path)
+      : path_(std::move(path)), work_path_(std::move(work_path)) {}
 
   std::string path_;
   std::string work_path_;  // empty: finished

@@ -262,7 +262,7 @@ def test_chat_stops_when_nobody_reads(odd_server):
 # --- output
 
 @pytest.mark.parametrize("args", [("version",), ("model", "inspect", SMALL), ("--help",), ("--version",),
-                                  ("eplb", "--json", ROOT / "tests/fixtures/eplb/cases.json")])
+                                  ("eplb", "--json", ROOT / "tests/fixtures/eplb/eplb_golden.json")])
 def test_output_that_cannot_be_written_is_an_error(args):
     with open("/dev/full", "wb") as full:
         result = subprocess.run([str(BINARY), *map(str, args)], stdout=full, stderr=subprocess.PIPE, timeout=START_TIMEOUT_S)

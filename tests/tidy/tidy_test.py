@@ -19,7 +19,7 @@ BACK_END_FILES = {
     "engine/engine.cc": "owns the engine's thread",
     "tensor/safetensors_writer.cc": "writes converted checkpoints",
     "text/text_assets.cc": "reads tokenizer files",
-    "model/convert.cc": "makes the folder of a converted checkpoint",
+    "model/output_folder.cc": "makes the folder of a converted checkpoint",
 }
 FREE_FOLDERS = {"base", "serve", "cli"}
 FORBIDDEN = {
