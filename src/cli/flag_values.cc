@@ -60,9 +60,9 @@ void refuse_odd_values(CLI::App& app) {
     const bool help = option == app.get_help_ptr() || option == app.get_version_ptr();
     if (option->get_expected_max() == 0) {
       if (!help) option->check(CLI::Validator(switch_problem, ""));
-    } else if (type.starts_with("FLOAT")) {
+    } else if (type.starts_with("FLOAT:")) {  // it has a range; without one the command looks itself
       option->transform(CLI::Validator(real_problem, ""));  // transform() puts it first
-    } else if (type.starts_with("INT") || type.starts_with("UINT")) {
+    } else if (type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT")) {
       option->transform(CLI::Validator(number_problem, ""));
     }
   }

@@ -7,7 +7,7 @@
 
 namespace fathom::cli {
 
-// For every flag of `app` and its subcommands, whatever their files say: a number is not empty, a real number
+// For every flag of `app` and its subcommands, whatever their files say: a number is not empty, one with a range
 // is finite, a switch is true or false. After all flags are there.
 void refuse_odd_values(CLI::App& app);
 

@@ -80,7 +80,7 @@ int run_convert(const ConvertArgs& args) {
   progress.end();
   if (!report.ok()) return fail("convert", report.status());
   for (const std::string& warning : report->warnings) fmt::print(stderr, "warning: {}\n", printable(warning));
-  fmt::print("{}: {} of {} weights in {} file(s), and {} other file(s)\n", args.out,
+  fmt::print("{}: {} of {} weights in {} file(s), and {} other file(s)\n", printable(args.out),
              bytes_text(report->weight_bytes), weight_format_name(**format), report->num_shards,
              report->copied_files.size() + 1);
   return 0;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/printable.h"
 #include "model/weights_plan.h"
 
 namespace fathom {
@@ -155,7 +156,7 @@ Result<ModelInspection> inspect_model(const ModelSource& source) {
 std::string inspection_text(const ModelInspection& model) {
   const ModelConfig& c = model.config;
   const ParameterCounts& p = model.parameters;
-  std::string out = line("model", model.label);
+  std::string out = line("model", printable(model.label));
   out += line("architecture", fmt::format("{}, weights quantised: {}", architecture_name(c.architecture),
                                           quantization_text(c)));
   out += architecture_text(c);

@@ -42,8 +42,7 @@ def refused_host(*args):
     (("serve", "--drain-timeout", "nan"), ("--drain-timeout", "finite")),
     (("serve", "--stall-timeout", "inf"), ("--stall-timeout", "finite")),
     (("chat", "--temperature", "nan"), ("--temperature", "finite")), (("chat", "--temperature", ""), ("--temperature", "missing")),
-    (("plan", "--ttft", "nan"), ("--ttft", "finite")), (("plan", "--price", "nan"), ("--price", "finite")),
-    (("simulate", "synthetic", "--burst", "-nan"), ("--burst", "finite")),
+    (("plan", "--price", ""), ("--price", "missing")), (("plan", "--ttft", "nan"), ("ttft", "nan")), (("plan", "--price", "nan"), ("--price", "nan")),
     (("serve", "--body-max", "0"), ("--body-max", "from 1 to 4G")), (("serve", "--body-max", "-1"), ("--body-max", "from 1 to 4G")),
     (("serve", "--kv-memory", "-5M"), ("--kv-memory: -5M is not a size",)),
     (("serve", "--kv-memory", "18446744073709551615"), ("--kv-memory", "from 1 to 1P")),
@@ -334,6 +333,13 @@ def test_names_in_an_index_are_shown_on_one_line(tmp_path):
     index["weight_map"]["a\nb"] = "c\nd.safetensors"
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert_one_line(fathom("model", "inspect", folder), 2, r"c\x0ad.safetensors")
+
+
+def test_a_folder_with_an_odd_name_is_shown_on_one_line(tmp_path):
+    folder = copy_of(SMALL, tmp_path, "a\nb\x1b[2J")
+    assert fathom("model", "inspect", folder).stdout.splitlines()[0].endswith(rb"/a\x0ab\x1b[2J")
+    result = convert(folder, tmp_path / "c\nd")
+    assert result.returncode == 0 and rb"/c\x0ad: " in result.stdout and (tmp_path / "c\nd/config.json").exists()
 
 
 def test_a_configuration_of_too_many_keys_is_refused_soon(tmp_path):

@@ -205,7 +205,6 @@ def test_a_converted_model_answers_as_one_quantised_at_load(tmp_path, weights):
     assert inspected["weights"]["checkpoint_bytes"] < 0.8 * native["weights"]["checkpoint_bytes"]
 
 
-def test_a_folder_that_cannot_be_written_ends_with_1(tmp_path):
-    (tmp_path / "file").write_text("")
-    result = fathom("model", "convert", FIXTURES / "v3", tmp_path / "file" / "out", "--weights", "int8")
-    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1 and str(tmp_path / "file") in result.stderr, result
+def test_a_folder_that_the_system_does_not_let_be_made_ends_with_1():
+    result = fathom("model", "convert", FIXTURES / "v3", "/proc/out", "--weights", "int8")
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1 and "/proc/out" in result.stderr, result
