@@ -190,6 +190,14 @@ class Decider {
     const int needed = groups(prefill.needed, decode.needed);
     decode.needed = limit(1, needed), prefill.needed = limit(0, per * needed + o_.tied_prefill_base);
     const int before[] = {prefill.units, decode.units};
+    // What one kind does follows from both, so a missing measurement of either holds both.
+    if (!s_.tokens_per_s[0] || !s_.tokens_per_s[1]) {
+      for (int i = 0; i < kNumUnitKinds; ++i) {
+        wish[i].units = limit(i, kept(i));
+        if (wish[i].reason != ScaleReason::kStartTimedOut) wish[i].reason = ScaleReason::kNoData;
+      }
+      return;
+    }
     const auto waits = [](const Wish& wish) {
       return wish.reason == ScaleReason::kStartTimedOut || wish.reason == ScaleReason::kBackOff;
     };
@@ -238,6 +246,7 @@ class Decider {
 
   // Tied units come in whole groups or not at all.
   void fit_groups(int free_nodes, Wish (&wish)[kNumUnitKinds]) const {
+    free_nodes = std::max(0, free_nodes);  // a budget that was lowered below what runs
     const auto growth_nodes = [&] {
       int nodes = 0;
       for (int k = 0; k < kNumUnitKinds; ++k)

@@ -1,6 +1,6 @@
 // How many prefill and decode units should run: a snapshot in, targets and reasons out. Pure; the caller owns
-// the clock, the providers and the drains (fleet_ledger.h keeps the books for the simulator and for dry
-// runs).
+// the clock, the providers and the drains (fleet_ledger.h keeps the books of dry runs and tests; the
+// simulator keeps its own, which follow what its units really drain).
 //
 // Invariants, by name:
 // * budget_never_exceeded: at any instant nodes serving, starting and draining together are within the budget

@@ -473,6 +473,10 @@ TEST(AutoscaleOracle, ATightBudgetIsNeverExceededAndNeverBeatsTheOptimum) {
       "optimum of what it carried (at most %.2f), %d flips\n",
       kInstances, possible, carried_all, ratio_sum / kInstances, ratio_max, flips);
   EXPECT_GT(flips, 0);
+  EXPECT_GT(possible, kInstances / 2);
+  EXPECT_GE(carried_all, possible * 98 / 100);
+  EXPECT_LE(ratio_sum / kInstances, 1.01);
+  EXPECT_LE(ratio_max, 1.15);
 }
 
 }  // namespace

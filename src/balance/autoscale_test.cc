@@ -72,6 +72,28 @@ TEST(Autoscale, missing_data_holds_and_zero_is_zero) {
   EXPECT_EQ(decision.reason[kPrefill], ScaleReason::kShrink);
 }
 
+// Tied, either kind's demand decides both, so one that is not reported holds both; a lowered budget ends,
+// too.
+TEST(Autoscale, missing_data_holds_a_tied_fleet) {
+  AutoscaleOptions options = published_options();
+  options.tied_prefill_per_decode = 3, options.tied_prefill_base = 2;
+  for (const int missing : {kPrefill, kDecode}) {
+    for (const double demand : {0.0, 1e9}) {
+      AutoscaleSnapshot snapshot = running(20, 4, demand, demand);
+      snapshot.tokens_per_s[missing].reset();
+      const AutoscaleDecision decision = autoscale(snapshot, options);
+      EXPECT_EQ(decision.target[kPrefill], 20);
+      EXPECT_EQ(decision.target[kDecode], 4);
+      EXPECT_EQ(decision.reason[kPrefill], ScaleReason::kNoData);
+      EXPECT_EQ(decision.reason[kDecode], ScaleReason::kNoData);
+    }
+  }
+  options.budget_nodes = 100;
+  const AutoscaleDecision over = autoscale(running(20, 6, 2.7e6, 1.6e6), options);
+  EXPECT_LE(over.target[kPrefill], 20);
+  EXPECT_LE(over.target[kDecode], 6);
+}
+
 // Case G4: load around the line between 1 and 2 units, noisy, for a day. One change at most, not one per
 // wobble.
 TEST(Autoscale, G4_does_not_oscillate_near_a_threshold) {
@@ -309,9 +331,9 @@ TEST(Autoscale, keeps_its_invariants_for_any_history) {
         const int before = snapshot.units[k].target();
         RC_ASSERT(decision.target[k] >= std::min(before, options.units_min[k]));
         RC_ASSERT(decision.target[k] <= std::max(before, options.units_max[k]));
-        if (!tied && !snapshot.tokens_per_s[k] && decision.give_up_starting[k] == 0)
-          RC_ASSERT(decision.target[k] == before);
-        if (!tied && decision.target[k] < before && decision.give_up_starting[k] == 0) {
+        const bool unknown = !snapshot.tokens_per_s[k] || (tied && !snapshot.tokens_per_s[1 - k]);
+        if (unknown && decision.give_up_starting[k] == 0) RC_ASSERT(decision.target[k] == before);
+        if (decision.target[k] < before && decision.give_up_starting[k] == 0) {
           RC_ASSERT(!grew[k] || t - changed[k] >= options.minimum_stay_s);
         }
         if (decision.target[k] != before) changed[k] = t, grew[k] = decision.target[k] > before;

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/sim_files.h"
 #include "sim/autoscale_replay.h"
+#include "sim/day_autoscaler.h"
 #include "sim/day_files.h"
 #include "sim/model_file.h"
 #include "sim/plan_report.h"
@@ -32,6 +33,7 @@ struct PlanArgs {
   std::string replay;
   double replay_rate = 1;
   double replay_no_nodes_s = 0;
+  bool replay_tied = false;
   std::optional<double> price;
   sim::PlanInput input;
 };
@@ -79,7 +81,10 @@ Status fit_measurements(const PlanArgs& args, sim::PlanInput& input, const sim::
   ASSIGN_OR_RETURN(const std::vector<sim::MeasuredStep> steps,
                    sim::looks_like_metrics(text) ? sim::steps_from_metrics(args.measurements, text, on)
                                                  : sim::steps_from_csv(args.measurements, text));
-  const Result<sim::ProfileFit> fitted = sim::fit_profile(steps, input.hw, input.model, decode, prefill);
+  sim::RankImbalance imbalance;
+  if (plan.decode.ranks > 1) imbalance = {input.kv_imbalance, input.requests_imbalance};
+  const Result<sim::ProfileFit> fitted =
+      sim::fit_profile(steps, input.hw, input.model, decode, prefill, imbalance);
   if (!fitted.ok()) return fitted.status().with_context(args.measurements);
   const sim::ProfileFit& fit = *fitted;
   std::FILE* out = args.emit ? stderr : stdout;  // a deployment stands alone
@@ -108,12 +113,14 @@ Status dry_run(const PlanArgs& args, const sim::PlanInput& input, const sim::Pla
     return invalid_argument("--replay: {}: {:.1f} days, a dry run takes at most {:.0f}", file, span_s / 86400,
                             kReplaySecondsMax / 86400);
   }
-  const AutoscaleOptions options = sim::autoscale_options_of(input, plan);
+  AutoscaleOptions options = sim::autoscale_options_of(input, plan);
   if (options.budget_nodes < options.unit[0].nodes + options.unit[1].nodes) {
     return invalid_argument("--nodes-max: {} nodes hold no prefill and decode unit", options.budget_nodes);
   }
+  if (args.replay_tied) RETURN_IF_ERROR(sim::tie_as_published(options));
   const sim::AutoscaleReplay replay =
       sim::replay_autoscaler(trace, options, input.hit_share, args.replay_rate, args.replay_no_nodes_s);
+  std::printf("profile %s, hash %s\n", input.hw.name.c_str(), input.hw.hash.c_str());
   std::printf(
       "autoscaler over %s, rate x %g: decode units of %d nodes and %.0f tokens/s, prefill units of %d nodes "
       "and "
@@ -276,6 +283,10 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
       ->add_option("--replay-no-nodes", args->replay_no_nodes_s, "Seconds in which no started unit comes up")
       ->needs(replay)
       ->capture_default_str();
+  command
+      ->add_flag("--tied", args->replay_tied,
+                 "Dry-run decode and prefill together, one unit and three, above two")
+      ->needs(replay);
   command
       ->add_flag("--sensitivities", args->print_sensitivities,
                  "Print a table (CSV) of every figure at -10 % and +10 % of every input instead")

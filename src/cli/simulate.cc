@@ -124,7 +124,7 @@ Status run_published_day(SimulateArgs& args) {
   ASSIGN_OR_RETURN(const sim::DayFiles day, day_of(args, hw));
   RETURN_IF_ERROR(day_faults(args, day, sim::units_max(day.schedule)));
   const sim::ModelShape model;
-  RETURN_IF_ERROR(sim::validate_day_profile(hw, model, args.fleet.shape));
+  RETURN_IF_ERROR(sim::validate_day_profile(hw, model, args.fleet));
   RETURN_IF_ERROR(prepare(args, "decode_phi", "a published day"));
   std::vector<sim::Report> reports;
   const uint64_t first_seed = args.fleet.seed;
@@ -143,7 +143,8 @@ Status run_published_day(SimulateArgs& args) {
           std::make_unique<sim::DayAutoscaler>(options, run.options, day.load, args.autoscale.knows_yesterday,
                                                run.options.scale_initial, day.start_hour);
       run.autoscaled = true;
-      run.clairvoyant_node_hours = sim::clairvoyant_node_hours(day.load, options, run.options);
+      run.budget_nodes = options.budget_nodes;
+      run.clairvoyant = sim::clairvoyant_day(day.load, options, run.options);
       run.options.scale = [&autoscaler](const sim::ScaleInput& in) { return autoscaler->decide(in); };
       run.options.scale_interval_s = options.interval_s;
       run.options.scale_units_max = {options.budget_nodes / options.unit[1].nodes,

@@ -34,6 +34,7 @@ void print_figures(const sim::Report& report) {
 // Options that a report's own facts leave out, where they are not the default.
 void add_facts(const SimulateArgs& args, sim::Report& report) {
   const SimulateArgs plain;
+  const sim::LengthOptions& lengths = plain.synthetic.lengths;
   const auto add = [&](const char* name, const auto& value, const auto& usual) {
     if (value != usual) report.facts.emplace_back(name, fmt::format("{}", value));
   };
@@ -45,12 +46,25 @@ void add_facts(const SimulateArgs& args, sim::Report& report) {
   add("max_queued", args.fleet.queued_prompts_max, plain.fleet.queued_prompts_max);
   add("budget_nodes", args.autoscale.budget_nodes, plain.autoscale.budget_nodes);
   add("unit_speed", args.autoscale.speed_at_capacity, plain.autoscale.speed_at_capacity);
+  add("tied", args.autoscale.tied, false);
   add("unit_use", args.autoscale.prefill_use_at_capacity, plain.autoscale.prefill_use_at_capacity);
   add("knows_yesterday", args.autoscale.knows_yesterday, false);
   add("slo_ttft_s", args.fleet.slo_ttft_s, plain.fleet.slo_ttft_s);
   add("slo_tokens_per_s_per_user", args.fleet.slo_tokens_per_s_per_user,
       plain.fleet.slo_tokens_per_s_per_user);
   add("arrivals", args.arrivals, plain.arrivals);
+  add("seconds", args.synthetic.seconds, plain.synthetic.seconds);
+  add("requests_per_s", args.synthetic.requests_per_s, plain.synthetic.requests_per_s);
+  add("burst", args.synthetic.burst_share, plain.synthetic.burst_share);
+  add("shared", args.synthetic.shared_share, plain.synthetic.shared_share);
+  add("input_tokens_mean", args.synthetic.lengths.input_mean_tokens, lengths.input_mean_tokens);
+  add("input_cv2", args.synthetic.lengths.input_cv2, lengths.input_cv2);
+  add("output_tokens_mean", args.synthetic.lengths.output_mean_tokens, lengths.output_mean_tokens);
+  add("output_cv2", args.synthetic.lengths.output_cv2, lengths.output_cv2);
+  add("continuation_share", args.synthetic.lengths.continuation_share, lengths.continuation_share);
+  add("continuation_hit", args.synthetic.lengths.continuation_hit, lengths.continuation_hit);
+  add("other_hit", args.synthetic.lengths.other_hit, lengths.other_hit);
+  add("day_seconds", args.synthetic.day_seconds, plain.synthetic.day_seconds);
   add("arrival_cv2", args.synthetic.arrival_cv2, plain.synthetic.arrival_cv2);
   add("hits", args.hits, plain.hits);
   add("mtp_acceptance", args.block.mtp_acceptance, plain.block.mtp_acceptance);
@@ -156,7 +170,9 @@ std::vector<const CLI::Option*> add_scale_options(CLI::App& command, SimulateArg
           command
               .add_option("--unit-use", args.autoscale.prefill_use_at_capacity,
                           "Autoscale: use of a full prefill unit")
-              ->capture_default_str()};
+              ->capture_default_str(),
+          command.add_flag("--tied", args.autoscale.tied,
+                           "Autoscale: decode and prefill together, one unit and three, above two")};
 }
 
 void add_simulate_command(CLI::App& app, Outcome& outcome) {

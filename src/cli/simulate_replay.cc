@@ -13,6 +13,12 @@
 namespace fathom::cli {
 namespace {
 
+// Where a time falls on the clock of the hours' first parts, which runs on without gaps.
+double within_parts(double at_s, double fraction) {
+  const double hours = std::floor(at_s / 3600);
+  return hours * 3600 * fraction + std::min(at_s - hours * 3600, 3600 * fraction);
+}
+
 constexpr double kRequestsMax = 2e6;  // made up for one replay, which is exact to the block
 
 Result<sim::BlockFleetOptions> replay_options(const SimulateArgs& args, const sim::HardwareProfile& hw,
@@ -31,8 +37,9 @@ Result<sim::BlockFleetOptions> replay_options(const SimulateArgs& args, const si
     RETURN_IF_ERROR(check_in_fraction(text, fault.at_s, args.fleet.fraction));
     if (fault.kind == sim::FaultKind::kNoNodes && args.scale != "autoscale")
       return invalid_argument("--fault: \"{}\": only with --scale autoscale", text);
-    const double hour = std::floor(fault.at_s / 3600);
-    fault.at_s -= hour * 3600 * (1 - args.fleet.fraction);
+    const double end_s = within_parts(fault.at_s + fault.for_s, args.fleet.fraction);
+    fault.at_s = within_parts(fault.at_s, args.fleet.fraction);
+    fault.for_s = end_s - fault.at_s;
     if (fault.at_s > last_arrival_s) {
       return invalid_argument("--fault: \"{}\": the last request arrives after {:.0f} s", text,
                               last_arrival_s);

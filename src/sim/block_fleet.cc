@@ -12,10 +12,11 @@ constexpr double kRankBlocksMin = 8;          // one prompt of a few blocks must
 constexpr double kFleetBlocksMax = 32 << 20;  // some hundred MB of books
 
 // As asked, or what the memory beside the weights holds.
-double blocks_per_rank(const HardwareProfile& hw, const ModelShape& model, int32_t asked, int expert_slots,
-                       int ranks) {
+double blocks_per_rank(const HardwareProfile& hw, const ModelShape& model, const BlockFleetOptions& options,
+                       int32_t asked, int ranks) {
   if (asked > 0) return asked;
-  return kv_room_tokens(hw, model, static_cast<double>(expert_slots) / ranks, true) / kBlockTokens;
+  const double slots = static_cast<double>(options.expert_slots) / ranks;
+  return kv_room_tokens(hw, model, slots, options.mtp_acceptance > 0) / kBlockTokens;
 }
 
 }  // namespace
@@ -26,7 +27,7 @@ Status validate_block_fleet(const HardwareProfile& hw, const ModelShape& model,
   for (const bool decode : {false, true}) {
     const int ranks = decode ? options.decode_ranks : options.prefill_ranks;
     const int32_t asked = decode ? options.decode_blocks_per_rank : options.prefill_blocks_per_rank;
-    const double blocks = blocks_per_rank(hw, model, asked, options.expert_slots, ranks);
+    const double blocks = blocks_per_rank(hw, model, options, asked, ranks);
     if (blocks < kRankBlocksMin) {
       return invalid_argument(
           "{}: hardware.hbm_gb: {} GB leave room for {:.0f} KV blocks per {} rank of {:.2f} expert "
@@ -88,7 +89,7 @@ void BlockFleet::violation(std::string text) {
 }
 
 int32_t BlockFleet::blocks_of(int32_t asked, int ranks) const {
-  return static_cast<int32_t>(blocks_per_rank(hw_, model_, asked, options_.expert_slots, ranks));
+  return static_cast<int32_t>(blocks_per_rank(hw_, model_, options_, asked, ranks));
 }
 
 void BlockFleet::make_units() {
@@ -288,61 +289,42 @@ void BlockFleet::schedule(const Fault& fault) {
   const int64_t at = seconds_ns(fault.at_s);
   const int64_t until = at + seconds_ns(fault.for_s);
   healed_ns_ = std::max(healed_ns_, until);
-  events_.at(at, [this, fault] { begin_fault(fault); });
-  events_.at(until, [this, fault] { end_fault(fault); });
+  events_.at(at, [this, fault] { apply_fault(fault, true); });
+  events_.at(until, [this, fault] { apply_fault(fault, false); });
 }
 
 Unit& BlockFleet::unit_of(const Fault& fault) {
   return fault.decode ? decode_unit(fault.unit) : prefill_unit(fault.unit);
 }
 
-void BlockFleet::begin_fault(const Fault& fault) {
+void BlockFleet::apply_fault(const Fault& fault, bool begins) {
+  active_.set(fault, begins);
   switch (fault.kind) {
-    case FaultKind::kUnitLoss:
-      lose(unit_of(fault));
+    case FaultKind::kUnitLoss: {
+      Unit& unit = unit_of(fault);
+      if (begins && unit.alive) lose(unit);
+      if (!active_.lost(fault.decode, fault.unit)) come_back(unit);
       break;
+    }
     case FaultKind::kSlowRank:
-      unit_of(fault).slowness[static_cast<size_t>(fault.rank)] = fault.factor;
+      unit_of(fault).slowness[static_cast<size_t>(fault.rank)] =
+          active_.slowness(fault.decode, fault.unit, fault.rank);
       break;
     case FaultKind::kStaleReports:
-      stale_s_ = fault.factor;
+      stale_s_ = active_.stale_s();
       break;
     case FaultKind::kFlashCrowd:
-      crowd_ = fault.factor;
+      crowd_ = active_.crowd();
       break;
     case FaultKind::kLostRegistry:
-      registry_lost_ = true;
-      break;
-    case FaultKind::kNoNodes:
-      starts_blocked_ = true;
-      break;
-  }
-}
-
-void BlockFleet::end_fault(const Fault& fault) {
-  switch (fault.kind) {
-    case FaultKind::kUnitLoss:
-      come_back(unit_of(fault));
-      break;
-    case FaultKind::kSlowRank:
-      unit_of(fault).slowness[static_cast<size_t>(fault.rank)] = 1;
-      break;
-    case FaultKind::kStaleReports:
-      stale_s_ = 0;
-      break;
-    case FaultKind::kFlashCrowd:
-      crowd_ = 1;
-      break;
-    case FaultKind::kLostRegistry: {
-      registry_lost_ = false;
-      if (options_.sabotage == BlockSabotage::kStayUnknown) break;
+      registry_lost_ = active_.any(FaultKind::kLostRegistry);
+      if (registry_lost_ || options_.sabotage == BlockSabotage::kStayUnknown) break;
       for (Unit& unit : units_) {
         if (unit.alive) set_accepting(unit, unit.open);
       }
       break;
-    }
     case FaultKind::kNoNodes:
-      starts_blocked_ = false;
+      starts_blocked_ = active_.any(FaultKind::kNoNodes);
       break;
   }
 }

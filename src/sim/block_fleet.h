@@ -32,6 +32,7 @@ struct Fault {
   bool decode = true;  // which kind of unit
   int unit = 0, rank = 0;
   double factor = 2;
+  bool operator==(const Fault&) const = default;
 };
 
 // Deliberate errors, one for each rule, so that tests can show that the checkers find them.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "balance/prefill_router.h"
+#include "sim/active_faults.h"
 #include "sim/block_fleet.h"
 #include "sim/block_rank.h"
 
@@ -164,8 +165,7 @@ class BlockFleet {
 
   void schedule(const Fault& fault);
   Unit& unit_of(const Fault& fault);
-  void begin_fault(const Fault& fault);
-  void end_fault(const Fault& fault);
+  void apply_fault(const Fault& fault, bool begins);
   void lose(Unit& unit);
 
   // Heartbeats stopped: no more work goes there, and what ran there is replayed elsewhere.
@@ -211,6 +211,7 @@ class BlockFleet {
   std::unique_ptr<DecodeBalancer> decode_balancer_;
   std::vector<Request> requests_;
   uint64_t next_age_ = 0;
+  ActiveFaults active_;
   double stale_s_ = 0;
   double crowd_ = 1;
   bool registry_lost_ = false;

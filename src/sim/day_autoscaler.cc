@@ -13,7 +13,8 @@ namespace {
 constexpr int kPrefill = static_cast<int>(UnitKind::kPrefill);
 constexpr int kDecode = static_cast<int>(UnitKind::kDecode);
 constexpr double kHistoryStep_s = 300;
-// Largest over mean of a unit's ranks, as the simulated day has it: what capacity must allow for.
+// Largest over mean of a unit's ranks that capacity allows for; what a day comes to is in its report
+// (kv_max_over_mean, requests_max_over_mean).
 constexpr double kKvImbalance = 1.08, kRequestsImbalance = 1.16;
 
 constexpr int kSampledRequests = 200'000;
@@ -26,28 +27,19 @@ double kv_per_request(const LengthOptions& lengths) {
 // Tokens/s per user at so many requests on each rank of a decode unit.
 double decode_speed(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet,
                     double requests_per_rank) {
-  const FleetShape& shape = fleet.shape;
-  const bool mtp = fleet.mtp_acceptance > 0;
-  const DecodeUnitShape decode{static_cast<double>(shape.decode_ranks),
-                               static_cast<double>(shape.decode_slots), mtp ? 2.0 : 1.0,
-                               fleet.decode_expert_imbalance, mtp};
   FluidLoad load;
   load.acceptance = fleet.mtp_acceptance;
   load.kv_imbalance = kKvImbalance;
   load.requests_imbalance = kRequestsImbalance;
   load.kv_tokens_per_request = kv_per_request(fleet.lengths);
-  return decode_point(hw, model, decode, load, requests_per_rank).tokens_per_s_per_user;
+  return decode_point(hw, model, decode_shape_of(fleet), load, requests_per_rank).tokens_per_s_per_user;
 }
 
 // The output of a decode unit at the batch at which users read at the speed asked for.
 Result<double> decode_capacity(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet,
                                double wanted_speed) {
   const auto speed_at = [&](double requests) { return decode_speed(hw, model, fleet, requests); };
-  const double slots_per_rank =
-      static_cast<double>(fleet.shape.decode_slots) / static_cast<double>(fleet.shape.decode_ranks);
-  const double room_tokens = fleet.decode_blocks_per_rank > 0
-                                 ? fleet.decode_blocks_per_rank * 64.0
-                                 : kv_room_tokens(hw, model, slots_per_rank, true);
+  const double room_tokens = decode_room_tokens(hw, model, fleet);
   double low = 1, high = std::clamp(room_tokens / kv_per_request(fleet.lengths), low, 512.0);
   if (!(wanted_speed > 0) || speed_at(low) < wanted_speed) {
     return invalid_argument(
@@ -117,8 +109,17 @@ Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const Mode
   out.unit[kPrefill].wanted_slo = fleet.slo_ttft_s;
   out.unit[kDecode].best_slo = decode_speed(hw, model, fleet, 1);
   out.unit[kDecode].wanted_slo = fleet.slo_tokens_per_s_per_user;
+  if (options.tied) RETURN_IF_ERROR(tie_as_published(out));
   RETURN_IF_ERROR(validate_autoscale(out));
   return out;
+}
+
+Status tie_as_published(AutoscaleOptions& options) {
+  options.tied_prefill_per_decode = 3, options.tied_prefill_base = 2;
+  const int nodes = options.unit[kDecode].nodes + 5 * options.unit[kPrefill].nodes;
+  if (options.budget_nodes >= nodes) return ok_status();
+  return invalid_argument("--tied: a budget of {} nodes, one decode unit and five prefill units take {}",
+                          options.budget_nodes, nodes);
 }
 
 UnitCounts initial_units(UnitCounts wanted, const AutoscaleOptions& options) {
@@ -225,15 +226,16 @@ void DayAutoscaler::apply(const AutoscaleDecision& decision, double now_s) {
         kind.ready_s.pop_back();
       } else {
         --kind.serving;
+        kind.closed_s.push_back(now_s);
       }
     }
   }
   if (decision.flip.units_to > 0) flips_.push_back({decision.flip});
 }
 
-void DayAutoscaler::step(double now_s, const double (&tokens_per_s)[kNumUnitKinds], const ScaleInput& in) {
-  const int draining[kNumUnitKinds] = {in.draining.prefill, in.draining.decode};
-  if (!in.starts_blocked) bring_up(now_s);
+void DayAutoscaler::step(double now_s, const double (&tokens_per_s)[kNumUnitKinds], bool starts_blocked,
+                         const int (&draining)[kNumUnitKinds]) {
+  if (!starts_blocked) bring_up(now_s);
   start_flipped(now_s, draining);
   AutoscaleSnapshot snapshot;
   snapshot.now_s = now_s;
@@ -265,42 +267,71 @@ void DayAutoscaler::step(double now_s, const double (&tokens_per_s)[kNumUnitKind
   if (worth_telling) log_.push_back(fmt::format("{}  {}", clock_of(now_s, start_hour_), decision.text()));
 }
 
+// Of a kind's units that drained when the fleet was last told, or have left since: so many are through.
+int DayAutoscaler::drained_between(int kind, double now_s, int draining_before) const {
+  const double drain_s = options_.unit[kind].drain_s;
+  const std::vector<double>& closed_s = kinds_[kind].closed_s;
+  const auto left = std::upper_bound(closed_s.begin(), closed_s.end(), now_s - drain_s) - closed_s.begin();
+  return static_cast<int>(left) + (now_s - last_s_ >= drain_s ? draining_before : 0);
+}
+
 ScaleOutput DayAutoscaler::decide(const ScaleInput& in) {
   double tokens_per_s[kNumUnitKinds];
   tokens_per_s[kPrefill] = in.arrived_computed_tokens_per_s;
   tokens_per_s[kDecode] = in.arrived_output_tokens_per_s;
-  // Between the simulated parts of hours the day goes on: decisions see its load, and what still drains keeps
-  // its nodes.
+  const int before[kNumUnitKinds] = {in.draining.prefill, in.draining.decode};
+  int drained[kNumUnitKinds] = {0, 0}, draining[kNumUnitKinds] = {before[kPrefill], before[kDecode]};
+  const auto drain_until = [&](double now_s) {
+    for (int k = 0; k < kNumUnitKinds; ++k) {
+      drained[k] = drained_between(k, now_s, before[k]);
+      draining[k] = before[k] + static_cast<int>(kinds_[k].closed_s.size()) - drained[k];
+    }
+  };
+  for (Kind& kind : kinds_) kind.closed_s.clear();
+  // Between the simulated parts of hours the day goes on: decisions see its load, and units drain.
   if (in.day_second - last_s_ > 1.5 * options_.interval_s) {
     for (double s = last_s_ + options_.interval_s; s < in.day_second; s += options_.interval_s) {
       demand_.at(load_.share_per_s(s), tokens_per_s);
-      step(s, tokens_per_s, in);
+      drain_until(s);
+      step(s, tokens_per_s, in.starts_blocked, draining);
     }
     demand_.at(load_.share_per_s(in.day_second), tokens_per_s);
+    drain_until(in.day_second);
   }
-  step(in.day_second, tokens_per_s, in);
+  step(in.day_second, tokens_per_s, in.starts_blocked, draining);
   last_s_ = in.day_second;
   ScaleOutput out;
   out.serving = {std::max(1, kinds_[kDecode].serving), std::max(1, kinds_[kPrefill].serving)};
   out.held = {out.serving.decode + static_cast<int>(kinds_[kDecode].ready_s.size()),
               out.serving.prefill + static_cast<int>(kinds_[kPrefill].ready_s.size())};
+  out.drained = {drained[kDecode], drained[kPrefill]};
   return out;
 }
 
-double clairvoyant_node_hours(const DayLoad& load, const AutoscaleOptions& options,
-                              const FleetOptions& fleet) {
+Clairvoyant clairvoyant_day(const DayLoad& load, const AutoscaleOptions& options, const FleetOptions& fleet) {
   const DayDemand demand(fleet);
-  double hours = 0;
+  Clairvoyant out;
+  double asked[kNumUnitKinds] = {0, 0}, left[kNumUnitKinds] = {0, 0};
   constexpr double kStep_s = 60;
   for (double s = 0; s < kDaySeconds; s += kStep_s) {
     double tokens_per_s[kNumUnitKinds];
     demand.at(load.share_per_s(s), tokens_per_s);
+    int units[kNumUnitKinds];
     for (int k = 0; k < kNumUnitKinds; ++k) {
-      const double units = std::max(1.0, std::ceil(tokens_per_s[k] / options.unit[k].tokens_per_s - 1e-9));
-      hours += units * options.unit[k].nodes * kStep_s / 3600;
+      const double needed = std::ceil(tokens_per_s[k] / options.unit[k].tokens_per_s - 1e-9);
+      const int most = std::min(options.units_max[k], options.budget_nodes / options.unit[k].nodes);
+      units[k] = static_cast<int>(std::min<double>(most, std::max(1.0, needed)));
+    }
+    const UnitCounts held = initial_units({units[kDecode], units[kPrefill]}, options);
+    units[kDecode] = held.decode, units[kPrefill] = held.prefill;
+    for (int k = 0; k < kNumUnitKinds; ++k) {
+      out.node_hours += units[k] * options.unit[k].nodes * kStep_s / 3600;
+      asked[k] += tokens_per_s[k];
+      left[k] += std::max(0.0, tokens_per_s[k] - units[k] * options.unit[k].tokens_per_s);
     }
   }
-  return hours;
+  for (int k = 0; k < kNumUnitKinds; ++k) out.not_carried_share[k] = asked[k] > 0 ? left[k] / asked[k] : 0;
+  return out;
 }
 
 }  // namespace fathom::sim

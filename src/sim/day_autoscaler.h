@@ -14,6 +14,7 @@ struct DayAutoscaleOptions {
   int budget_nodes = 278;                 // published peak
   double speed_at_capacity = 18;          // tokens/s per user at which a decode unit counts as full
   double prefill_use_at_capacity = 0.86;  // of what saturated forwards compute
+  bool tied = false;                      // decode and prefill together, see tie_as_published()
   bool knows_yesterday = false;           // history of a day like this one (only one day is published)
 };
 
@@ -21,6 +22,10 @@ struct DayAutoscaleOptions {
 // Errors name the option.
 Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const ModelShape& model,
                                            const FleetOptions& fleet, const DayAutoscaleOptions& options);
+
+// One decode unit with three prefill units (18 + 12 nodes), above two: the published day's layout. The error
+// is of a budget that holds no such group.
+Status tie_as_published(AutoscaleOptions& options);
 
 // The units to start a run with: as wanted, or in the same proportion what the budget holds.
 UnitCounts initial_units(UnitCounts wanted, const AutoscaleOptions& options);
@@ -46,15 +51,18 @@ class DayAutoscaler {
  private:
   struct Kind {
     int serving = 0;
-    std::vector<double> ready_s;  // of units that start, ascending
-    fathom::UnitCounts books;     // changes and failed starts
+    std::vector<double> ready_s;   // of units that start, ascending
+    std::vector<double> closed_s;  // of units that left since the fleet was last told, ascending
+    fathom::UnitCounts books;      // changes and failed starts
   };
   // Units of one kind whose nodes go to the other as they become free.
   struct Flip {
     RoleFlip flip;
     int started = 0;
   };
-  void step(double now_s, const double (&tokens_per_s)[kNumUnitKinds], const ScaleInput& in);
+  void step(double now_s, const double (&tokens_per_s)[kNumUnitKinds], bool starts_blocked,
+            const int (&draining)[kNumUnitKinds]);
+  int drained_between(int kind, double now_s, int draining_before) const;
   void bring_up(double now_s);
   void start_flipped(double now_s, const int (&draining)[kNumUnitKinds]);
   void apply(const AutoscaleDecision& decision, double now_s);
@@ -72,9 +80,13 @@ class DayAutoscaler {
   std::vector<std::string> log_;
 };
 
-// Node-hours of whole units that know the day's load exactly, start and stop at once and keep the same
-// capacity limits: no autoscaler with these capacities does with less.
-double clairvoyant_node_hours(const DayLoad& load, const AutoscaleOptions& options,
-                              const FleetOptions& fleet);
+// Whole units that know the day's load exactly, start and stop at once and keep the same capacities, budget
+// and limits: no autoscaler that carries the load does with less. Where the budget cannot carry it, this is
+// the fleet that fills the budget, and the shares say what it leaves.
+struct Clairvoyant {
+  double node_hours = 0;
+  double not_carried_share[kNumUnitKinds] = {0, 0};  // of the day's tokens
+};
+Clairvoyant clairvoyant_day(const DayLoad& load, const AutoscaleOptions& options, const FleetOptions& fleet);
 
 }  // namespace fathom::sim

@@ -117,6 +117,42 @@ TEST(DayAutoscaler, FlipsRolesAsDrainsFreeTheirNodes) {
   EXPECT_EQ(out.serving, (UnitCounts{4, 19}));
 }
 
+// What drained at the end of one part has freed its nodes long before the next, and so have the units that
+// left in between: the morning's growth finds the whole budget.
+TEST(DayAutoscaler, DrainsEndBetweenTheSimulatedParts) {
+  const AutoscaleOptions options =
+      autoscale_options(test_profile("h800-day"), {}, {}, {.budget_nodes = 200}).value();
+  std::array<double, 24> shape;
+  shape.fill(0.1);
+  DayAutoscaler autoscaler(options, {}, DayLoad(shape), false, {6, 10}, 0);
+  ScaleInput in;
+  in.day_second = 60;
+  in.arrived_computed_tokens_per_s = 9 * options.unit[kPrefill].tokens_per_s;
+  in.arrived_output_tokens_per_s = 2.2 * options.unit[kDecode].tokens_per_s;
+  const UnitCounts first = autoscaler.decide(in).serving;
+  ASSERT_LT(first.decode, 6);
+  in.day_second = 3600;
+  in.draining = {6 - first.decode, 10 - first.prefill};
+  const ScaleOutput next = autoscaler.decide(in);
+  EXPECT_GE(next.drained.decode, in.draining.decode);
+  EXPECT_GE(next.drained.prefill, in.draining.prefill);
+  in.day_second = 3660;  // no part in between: what drains keeps its nodes
+  EXPECT_EQ(autoscaler.decide(in).drained, UnitCounts{});
+}
+
+// A part of each hour under the published budget: nights that drain do not take the morning's nodes.
+TEST(DayAutoscaler, AFractionDoesNotStarveTheMorning) {
+  FleetOptions options = quarter_day(0.02);
+  const DayAutoscaleOptions scaling{.budget_nodes = 80};
+  const Scaled scaled = run_scaled(options, published_day(), {3, 9}, scaling);
+  const FleetCell total = scaled.result.metrics.total();
+  std::printf("first token p99 %.2f s, at most %d nodes\n", total.ttft_ms.percentile(0.99) / 1e3,
+              scaled.result.nodes_peak);
+  EXPECT_LT(total.ttft_ms.percentile(0.99) / 1e3, 9);
+  EXPECT_LE(scaled.result.nodes_peak, 80);
+  EXPECT_EQ(scaled.result.lost_requests, 0);
+}
+
 // One decode unit is four prefill units and two nodes freed.
 TEST(DayAutoscaler, WhatDoesNotDivideIsFreed) {
   ByHand fleet(10 * 4 + 6 * 18, {6, 10});
@@ -148,8 +184,8 @@ TEST(DayAutoscaler, G6_AStartThatNeverComesUpIsGivenUp) {
 // Case G6 in the day: no nodes to be had while the morning's load grows.
 TEST(DayAutoscaler, G6_NoNodesInTheMorning) {
   FleetOptions options = quarter_day(0.05);
-  Fault fault = parse_fault("no-nodes@00:00,for=540").value();
-  fault.at_s = 19 * 3600;  // 07:00 of a day from 12:00; three hours' parts
+  Fault fault = parse_fault("no-nodes@00:00,for=10800").value();
+  fault.at_s = 19 * 3600;  // 07:00 to 10:00 of a day from 12:00
   options.faults.push_back(fault);
   const Scaled scaled = run_scaled(options, published_day(), {3, 9}, {.budget_nodes = 100});
   EXPECT_TRUE(scaled.tells("start timed out"));
@@ -203,6 +239,57 @@ TEST(DayAutoscaler, G7_AnUnreachableSloIsReportedNotChased) {
   EXPECT_TRUE(chased.tells("decode 3 (slo unreachable"));
   EXPECT_TRUE(chased.tells("(slo unreachable, wants"));
   EXPECT_EQ(chased.result.nodes_peak, usual.result.nodes_peak);
+}
+
+// Tied, every step of the day is a whole group: one decode unit and three prefill units, above two.
+TEST(DayAutoscaler, TiedUnitsMoveInGroups) {
+  const DayAutoscaleOptions scaling{.budget_nodes = 140, .tied = true};
+  const Scaled tied = run_scaled(quarter_day(0.01), published_day(), {3, 11}, scaling);
+  EXPECT_GT(tied.result.units.size(), 3u);
+  for (const DaySchedule::Change& change : tied.result.units)
+    EXPECT_EQ(change.units.prefill, 3 * change.units.decode + 2) << change.second;
+  const auto small = autoscale_options(test_profile("h800-day"), {}, {}, {.budget_nodes = 37, .tied = true});
+  EXPECT_EQ(small.status().message(),
+            "--tied: a budget of 37 nodes, one decode unit and five prefill units take 38");
+}
+
+// Where the budget does not carry the day, the clairvoyant fleet stays within it and says what it leaves.
+TEST(DayAutoscaler, TheBoundKnowsTheBudget) {
+  const DayLoad load = published_day().load;
+  AutoscaleOptions options = autoscale_options(test_profile("h800-day"), {}, {}, {}).value();
+  options.budget_nodes = 400;
+  const Clairvoyant roomy = clairvoyant_day(load, options, {});
+  EXPECT_EQ(roomy.not_carried_share[kPrefill], 0);
+  EXPECT_EQ(roomy.not_carried_share[kDecode], 0);
+  options.budget_nodes = 150;
+  const Clairvoyant tight = clairvoyant_day(load, options, {});
+  EXPECT_LT(tight.node_hours, 24 * 150);
+  EXPECT_LT(tight.node_hours, roomy.node_hours);
+  EXPECT_GT(tight.not_carried_share[kPrefill], 0.1);
+  EXPECT_GT(tight.not_carried_share[kDecode], 0.1);
+  options.budget_nodes = 400;
+  options.units_max[kDecode] = 2;
+  EXPECT_GT(clairvoyant_day(load, options, {}).not_carried_share[kDecode], 0.5);
+}
+
+// Without MTP the fleet runs the model its units are sized for: a decode unit at its capacity reads at the
+// speed asked for.
+TEST(DayAutoscaler, WithoutMtpFleetAndCapacityAreOfOneModel) {
+  const HardwareProfile hw = test_profile("h800-day");
+  FleetOptions options;
+  options.fraction = 0.02;
+  options.mtp_acceptance = 0;
+  EXPECT_GT(decode_room_tokens(hw, {}, options), decode_room_tokens(hw, {}, FleetOptions{}));
+  const AutoscaleOptions units = autoscale_options(hw, {}, options, {}).value();
+  std::array<double, 24> flat;
+  flat.fill(1);
+  const DayFiles day{DayLoad(flat), DaySchedule({{0, 18 + 20, {1, 5}}}), 0, 0};
+  options.requests_per_day =
+      units.unit[kDecode].tokens_per_s * kDaySeconds / options.lengths.output_mean_tokens;
+  const FleetResult result = run_day(hw, {}, day, options, {});
+  FleetCell warm;
+  for (int h = 8; h < 24; ++h) warm.merge(result.metrics.hour(h));
+  EXPECT_NEAR(warm.tokens_x_speed / warm.tokens, 18, 1.2);
 }
 
 TEST(DayAutoscaler, StartsWithinItsBudget) {

@@ -78,10 +78,20 @@ class DayFigures : DayPage {
         Origin::kPrediction, {},
         "nodes that left and still finish requests; beside node_hours, not scaled by 1/fraction");
     if (run_.autoscaled) {
+      const double drains = (t_.decode_drain_node_seconds + t_.prefill_drain_node_seconds) / kHourSeconds;
+      add("node_hours_freed", 24.0 * run_.budget_nodes - nodes.hours - drains, Origin::kPrediction, {},
+          "of the budget, left to others: neither serving, starting nor draining");
       add("node_hours_saved_share", 1 - nodes.hours / day_.schedule.node_hours(), Origin::kPrediction, {},
           "against the published schedule");
-      add("node_hours_clairvoyant_bound", run_.clairvoyant_node_hours, Origin::kInput, {},
-          "whole units that know the load, start at once and are filled to capacity");
+      add("node_hours_clairvoyant_bound", run_.clairvoyant.node_hours, Origin::kInput, {},
+          "whole units that know the load, start at once and are filled to capacity; a bound where the "
+          "budget "
+          "carries the load");
+      for (int k = 0; k < kNumUnitKinds; ++k) {
+        const std::string_view kind = unit_kind_name(static_cast<UnitKind>(k));
+        add(fmt::format("clairvoyant_{}_not_carried_share", kind), run_.clairvoyant.not_carried_share[k],
+            Origin::kInput, {}, "of the day's tokens: what the budget holds has no capacity for it in time");
+      }
     }
     const double cost = nodes.hours * hw_.gpus_per_node * hw_.price_usd_per_gpu_hour;
     add("cost_usd", cost, origin, 87072, "2 USD per GPU hour");
@@ -433,9 +443,7 @@ Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayF
       live / ranks * ratio(peak.requests_ratio_sum, static_cast<double>(peak.balanced_steps)), live / ranks,
       live / ranks * ratio(peak.tokens_x_kv, peak.tokens) *
           ratio(peak.kv_ratio_sum, static_cast<double>(peak.balanced_steps))};
-  const DecodeUnitShape unit{ranks, static_cast<double>(o.shape.decode_slots), 2, o.decode_expert_imbalance,
-                             true};
-  report.timelines.push_back(decode_layer_timeline(decode_stages(hw, model, unit, load)));
+  report.timelines.push_back(decode_layer_timeline(decode_stages(hw, model, decode_shape_of(o), load)));
   report.timelines.back().title += " at 22:00";
   add_csv(day, result, report);
   if (run.autoscaled) {

@@ -1,6 +1,7 @@
 // The published day's result as figures, charts and tables.
 #pragma once
 
+#include "sim/day_autoscaler.h"
 #include "sim/fleet_sim.h"
 #include "sim/report.h"
 
@@ -10,8 +11,9 @@ struct DayRun {
   FleetOptions options;
   bool autoscaled = false;
   std::string scale = "schedule";
-  bool other_fleet = false;           // the load on units that were not the published ones
-  double clairvoyant_node_hours = 0;  // with autoscaled: the bound beside it
+  bool other_fleet = false;  // the load on units that were not the published ones
+  int budget_nodes = 0;      // with autoscaled
+  Clairvoyant clairvoyant;   // with autoscaled: the bound beside it
   std::vector<std::string> scale_log;
 };
 

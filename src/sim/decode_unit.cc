@@ -177,6 +177,17 @@ int64_t DecodeUnit::kv_milli_total() const {
   return total;
 }
 
+int64_t DecodeUnit::kv_milli_owned() const {
+  int64_t total = 0;
+  for (const Bucket& bucket : wheel_) {
+    int used = bucket.used;
+    for (uint32_t c = bucket.head; c != kNone; c = chunks_[c].next, used = kChunkSize) {
+      for (int i = 0; i < used; ++i) total += held_kv_milli(chunks_[c].live[i]);
+    }
+  }
+  return total;
+}
+
 void DecodeUnit::lose_all(std::vector<DecodeJob>& lost) {
   for (Bucket& bucket : wheel_) {
     while (bucket.head != kNone) {

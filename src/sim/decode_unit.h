@@ -51,10 +51,15 @@ class DecodeUnit {
   // Grows every live request by one step and appends those that finish.
   void end_step(std::vector<FinishedJob>& finished);
 
+  // KV that no request holds: a deliberate error.
+  void leak(int rank, int32_t kv_milli) { kv_milli_[rank] += kv_milli; }
+
   bool idle() const { return live_ == 0 && joining_.empty(); }
   int64_t live() const { return live_; }
   int64_t num_requests() const { return live_ + static_cast<int64_t>(joining_.size()); }
   int64_t kv_milli_total() const;
+  // The same, summed over the live requests: what is more has no owner.
+  int64_t kv_milli_owned() const;
   uint32_t step_number() const { return step_; }
   // Per rank, padded to a multiple of four with zeros.
   const std::vector<int32_t>& requests() const { return requests_; }

@@ -168,13 +168,15 @@ std::string emit_deployment(const std::string& model, const PlanInput& in, const
   const std::string folder = model_folder(model);
   const std::vector<RolePlan> roles = roles_of(folder, plan);
   const std::string note = plan.colocated ? "" : kRolesNote;
+  const std::string from =
+      fmt::format("# profile {}, hash {}\n", json_string(in.hw.name), in.hw.hash);  // toml has both as keys
   switch (format) {
     case EmitFormat::kToml:
       return note + emit_toml(folder, in, roles);
     case EmitFormat::kKubernetes:
-      return note + emit_kubernetes(in, roles);
+      return from + note + emit_kubernetes(in, roles);
     case EmitFormat::kSlurm:
-      return "#!/usr/bin/env bash\n" + note + emit_slurm(in, roles);
+      return "#!/usr/bin/env bash\n" + from + note + emit_slurm(in, roles);
   }
   return "";
 }

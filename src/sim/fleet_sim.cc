@@ -26,19 +26,14 @@ FleetSim::FleetSim(const HardwareProfile& hw, const ModelShape& model, const Day
       lengths_(options.lengths),
       gaps_(exponential_table()),
       rng_(options.seed),
-      decode_shape_{static_cast<double>(options.shape.decode_ranks),
-                    static_cast<double>(options.shape.decode_slots), 2, options.decode_expert_imbalance,
-                    true},
+      decode_shape_(decode_shape_of(options)),
       steps_(hw, model, decode_shape_),
       prefill_cost_(fit_prefill_cost(
           hw, model,
           {static_cast<double>(options.shape.prefill_ranks), static_cast<double>(options.shape.prefill_slots),
            options.prefill_expert_imbalance, options.cached_per_computed})) {
   growth_milli_ = static_cast<int32_t>((1 + options.mtp_acceptance) * kMilli + 0.5);
-  const double slots_per_rank = static_cast<double>(options.shape.decode_slots) / options.shape.decode_ranks;
-  result_.kv_room_tokens = options.decode_blocks_per_rank > 0
-                               ? options.decode_blocks_per_rank * 64.0
-                               : kv_room_tokens(hw, model, slots_per_rank, true);
+  result_.kv_room_tokens = decode_room_tokens(hw, model, options);
   room_milli_ =
       options.kv_limit ? static_cast<int64_t>(result_.kv_room_tokens) * kMilli : kRoomTokensMax * kMilli;
   PlacementOptions placement;
@@ -75,6 +70,8 @@ FleetSim::FleetSim(const HardwareProfile& hw, const ModelShape& model, const Day
   decode_open_.resize(decode_units);
   prefill_open_.resize(prefill_units);
   decode_lost_.resize(decode_units);
+  decode_drained_.resize(decode_units);
+  prefill_drained_.resize(prefill_units);
   prefill_lost_.resize(prefill_units);
   prefill_forward_us_.resize(prefill_units);
   events_.assign(decode_units + prefill_units, kNever);
@@ -162,7 +159,10 @@ void FleetSim::dispatch_unrouted(int64_t now) {
 
 void FleetSim::count_unfinished() {
   int64_t left = static_cast<int64_t>(waiting_decode_.size() + handing_over_.size() + unrouted_.size());
-  for (const DecodeUnit& unit : decode_) left += unit.num_requests();
+  for (const DecodeUnit& unit : decode_) {
+    left += unit.num_requests();
+    result_.kv_milli_unowned += unit.kv_milli_total() - unit.kv_milli_owned();
+  }
   for (const PrefillUnit& unit : prefill_) left += unit.num_prompts();
   result_.unfinished_requests = left;
   const FleetCell total = result_.metrics.total();
@@ -316,6 +316,8 @@ void FleetSim::end_step(int u, int64_t now) {
   FleetCell& c = cell();
   for (const FinishedJob& done : finished_) {
     ++c.finished_requests;
+    if (options_.sabotage == DaySabotage::kLeakKv)
+      decode_[u].leak(static_cast<int>(c.finished_requests % options_.shape.decode_ranks), 4 * kMilli);
     c.finished_output_tokens += done.output_tokens;
     const int64_t took_ticks = std::max<int64_t>(1, now / kTickNs - done.joined_ticks);
     const double milli_per_s = (done.output_tokens - 1) * (1e12 / kTickNs) / static_cast<double>(took_ticks);

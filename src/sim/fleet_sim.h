@@ -26,6 +26,7 @@ enum class DaySabotage {
   kNone,
   kLoseRequests,  // what a lost decode unit held is not replayed
   kIgnoreRoom,    // ranks fill beyond their memory: no admission, no retraction
+  kLeakKv,        // a request that finishes leaves four tokens of KV behind
 };
 
 struct FleetOptions {
@@ -57,15 +58,22 @@ struct FleetOptions {
   double scale_interval_s = 60;
 };
 
+// The day's decode unit. With an acceptance of 0 there is no MTP layer: one token per request and step, and
+// its weights leave room for KV.
+DecodeUnitShape decode_shape_of(const FleetOptions& options);
+// KV tokens that one decode rank holds.
+double decode_room_tokens(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& options);
+
 struct FleetResult {
   FleetMetrics metrics;
   double kv_room_tokens = 0;
   int64_t unfinished_requests = 0;  // still in the system at the end
   int nodes_peak = 0;               // serving, starting and draining at one instant
-  // Must stay 0: steps with a rank over its room, and requests that arrived, were not refused, have not
-  // finished and run nowhere.
+  // Must stay 0: steps with a rank over its room; requests that arrived, were not refused, have not finished
+  // and run nowhere; KV without an owner.
   int64_t kv_over_room_steps = 0;
   int64_t lost_requests = 0;
+  int64_t kv_milli_unowned = 0;            // at the end, held for no request
   std::vector<DaySchedule::Change> units;  // what ran when, in day seconds
 };
 
@@ -73,7 +81,7 @@ struct FleetResult {
 using Progress = std::function<void(double done)>;
 
 // Says which constant of the profile cannot carry the day's units.
-Status validate_day_profile(const HardwareProfile& hw, const ModelShape& model, const FleetShape& shape);
+Status validate_day_profile(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& options);
 
 // Says which fault names a unit or rank that the day has not, as "--fault: ...".
 Status validate_faults(const std::vector<Fault>& faults, const UnitCounts& units_max,

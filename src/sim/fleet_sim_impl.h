@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "sim/active_faults.h"
 #include "sim/fleet_sim.h"
 #include "sim/prefill_placement.h"
 #include "sim/prefill_unit.h"
@@ -27,6 +28,12 @@ class DayClock {
   int64_t window_ns() const { return window_ns_; }
   int hour(int64_t t_ns) const {
     return static_cast<int>(std::min<int64_t>(t_ns / window_ns_, kDayHours - 1));
+  }
+  // Of a time of the day; what falls between two parts is at the end of the first.
+  int64_t simulated_ns(double day_s) const {
+    const auto h = static_cast<int64_t>(day_s / 3600);
+    const auto inside = static_cast<int64_t>((day_s - static_cast<double>(h) * 3600) * kNsPerSecond);
+    return h * window_ns_ + std::min(inside, window_ns_);
   }
   double day_second(int64_t t_ns) const {
     const int h = hour(t_ns);
@@ -97,7 +104,7 @@ class FleetSim {
   void next_fault(int64_t now);
   void apply_fault(const Fault& fault, bool begins, int64_t now);
   void fault_unit_loss(const Fault& fault, bool begins, int64_t now);
-  void fault_slow_rank(const Fault& fault, bool begins);
+  void fault_slow_rank(const Fault& fault);
   StepLoad slowed(int u, const StepLoad& load) const;
   // The registry tells the balancers which units serve. While it is lost they keep what they know.
   void tell_balancers(int64_t now);
@@ -117,7 +124,7 @@ class FleetSim {
 
   ScaleInput scale_input(int64_t now);
 
-  void set_units(int64_t now, UnitCounts units, UnitCounts held);
+  void set_units(int64_t now, UnitCounts units, UnitCounts held, UnitCounts drained = {});
   bool drains_decode(int u) const { return !decode_open_[u] && !decode_[u].idle(); }
   bool drains_prefill(int u) const { return !prefill_open_[u] && events_[num_decode() + u] != kNever; }
   // Nodes in use can only rise where units are set or a closed unit gets work.
@@ -157,7 +164,8 @@ class FleetSim {
   std::vector<PrefillUnit> prefill_;
   std::vector<char> decode_open_, prefill_open_;
   std::vector<char> decode_lost_, prefill_lost_;
-  std::deque<PrefillJob> unrouted_;  // no prefill unit was there to take them
+  std::vector<char> decode_drained_, prefill_drained_;  // closed, with requests, and on nobody's nodes
+  std::deque<PrefillJob> unrouted_;                     // no prefill unit was there to take them
   std::unique_ptr<PrefillDispatch> prefill_placement_;
   std::vector<double> prefill_forward_us_;
   std::deque<DecodeJob> handing_over_;    // by ready time: the hand-over takes the same time for all
@@ -170,6 +178,7 @@ class FleetSim {
   };
   std::vector<Due> faults_;
   size_t fault_idx_ = 0;
+  ActiveFaults active_;
   struct SlowRank {
     int unit, rank;
     double factor;

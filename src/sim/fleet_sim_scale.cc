@@ -24,15 +24,24 @@ void open_units(int wanted, std::vector<char>& open, const Drains& drains) {
   }
 }
 
+// So many more of the units that drain have freed their nodes.
+template <typename Drains>
+void mark_drained(int count, std::vector<char>& drained, const Drains& drains) {
+  for (size_t u = 0; u < drained.size(); ++u) {
+    if (!drains(static_cast<int>(u))) {
+      drained[u] = 0;
+    } else if (count > 0 && !drained[u]) {
+      drained[u] = 1, --count;
+    }
+  }
+}
+
 }  // namespace
 
 void FleetSim::schedule_faults() {
   for (const Fault& fault : options_.faults) {
-    const double hour = std::floor(fault.at_s / 3600);
-    const int64_t at = static_cast<int64_t>(hour) * clock_.window_ns() +
-                       static_cast<int64_t>((fault.at_s - hour * 3600) * kNsPerSecond);
-    faults_.push_back({at, fault, true});
-    faults_.push_back({at + static_cast<int64_t>(fault.for_s * kNsPerSecond), fault, false});
+    faults_.push_back({clock_.simulated_ns(fault.at_s), fault, true});
+    faults_.push_back({clock_.simulated_ns(fault.at_s + fault.for_s), fault, false});
   }
   std::stable_sort(faults_.begin(), faults_.end(), [](const Due& a, const Due& b) { return a.at < b.at; });
 }
@@ -44,31 +53,31 @@ void FleetSim::next_fault(int64_t now) {
 }
 
 void FleetSim::apply_fault(const Fault& fault, bool begins, int64_t now) {
+  active_.set(fault, begins);
   switch (fault.kind) {
     case FaultKind::kUnitLoss:
       fault_unit_loss(fault, begins, now);
       break;
     case FaultKind::kSlowRank:
-      fault_slow_rank(fault, begins);
+      fault_slow_rank(fault);
       break;
     case FaultKind::kStaleReports: {
-      const int64_t delay_ns =
-          report_delay_ns_ + (begins ? static_cast<int64_t>(fault.factor * kNsPerSecond) : 0);
+      const int64_t delay_ns = report_delay_ns_ + static_cast<int64_t>(active_.stale_s() * kNsPerSecond);
       placement_->set_report_delay(delay_ns);
       prefill_placement_->set_report_delay(delay_ns);
       break;
     }
     case FaultKind::kFlashCrowd:
-      crowd_ = begins ? fault.factor : 1;
+      crowd_ = active_.crowd();
       next_rate_ns_ = 0;
       next_arrival_ns_ = draw_arrival(now);
       break;
     case FaultKind::kLostRegistry:
-      registry_lost_ = begins;
+      registry_lost_ = active_.any(FaultKind::kLostRegistry);
       tell_balancers(now);
       break;
     case FaultKind::kNoNodes:
-      starts_blocked_ = begins;
+      starts_blocked_ = active_.any(FaultKind::kNoNodes);
       break;
   }
 }
@@ -76,9 +85,13 @@ void FleetSim::apply_fault(const Fault& fault, bool begins, int64_t now) {
 // Broken connections tell of a loss at once, registry or not; of a return only the registry tells.
 void FleetSim::fault_unit_loss(const Fault& fault, bool begins, int64_t now) {
   const int u = fault.unit;
-  (fault.decode ? decode_lost_ : prefill_lost_)[u] = begins;
+  char& lost = (fault.decode ? decode_lost_ : prefill_lost_)[u];
+  const bool was_lost = lost;
+  lost = active_.lost(fault.decode, u);
   if (!begins) {
     tell_balancers(now);
+  } else if (was_lost) {
+    return;
   } else if (fault.decode) {
     placement_->set_open(u, false);
     lose_decode(u, now);
@@ -88,14 +101,15 @@ void FleetSim::fault_unit_loss(const Fault& fault, bool begins, int64_t now) {
   }
 }
 
-void FleetSim::fault_slow_rank(const Fault& fault, bool begins) {
+void FleetSim::fault_slow_rank(const Fault& fault) {
+  const double factor = active_.slowness(fault.decode, fault.unit, fault.rank);
   if (!fault.decode) {
-    prefill_[fault.unit].set_slowness(fault.rank, begins ? fault.factor : 1);
+    prefill_[fault.unit].set_slowness(fault.rank, factor);
     return;
   }
   std::erase_if(slow_decode_,
                 [&](const SlowRank& s) { return s.unit == fault.unit && s.rank == fault.rank; });
-  if (begins) slow_decode_.push_back({fault.unit, fault.rank, fault.factor});
+  if (factor != 1) slow_decode_.push_back({fault.unit, fault.rank, factor});
 }
 
 // A slow rank holds its unit up as a rank with so much more to do would: everybody waits at each layer.
@@ -174,7 +188,7 @@ void FleetSim::scale(int64_t now) {
   if (options_.scale) {
     account_nodes(now);
     const ScaleOutput out = options_.scale(scale_input(now));
-    set_units(now, out.serving, out.held);
+    set_units(now, out.serving, out.held, out.drained);
   } else {
     const UnitCounts units = day_.schedule.units_at(day_second);
     set_units(now, units, units);
@@ -208,7 +222,7 @@ ScaleInput FleetSim::scale_input(int64_t now) {
   return in;
 }
 
-void FleetSim::set_units(int64_t now, UnitCounts units, UnitCounts held) {
+void FleetSim::set_units(int64_t now, UnitCounts units, UnitCounts held, UnitCounts drained) {
   units.decode = std::clamp(units.decode, 1, num_decode());
   units.prefill = std::clamp(units.prefill, 1, static_cast<int>(prefill_.size()));
   account_nodes(now);
@@ -221,14 +235,18 @@ void FleetSim::set_units(int64_t now, UnitCounts units, UnitCounts held) {
   held_ = held;
   open_units(units.decode, decode_open_, [&](int u) { return drains_decode(u); });
   open_units(units.prefill, prefill_open_, [&](int u) { return drains_prefill(u); });
+  mark_drained(drained.decode, decode_drained_, [&](int u) { return drains_decode(u); });
+  mark_drained(drained.prefill, prefill_drained_, [&](int u) { return drains_prefill(u); });
   note_nodes();
   tell_balancers(now);
 }
 
+// Those that hold nodes.
 UnitCounts FleetSim::draining() const {
   UnitCounts draining;
-  for (int u = 0; u < num_decode(); ++u) draining.decode += drains_decode(u);
-  for (int u = 0; u < static_cast<int>(prefill_.size()); ++u) draining.prefill += drains_prefill(u);
+  for (int u = 0; u < num_decode(); ++u) draining.decode += drains_decode(u) && !decode_drained_[u];
+  for (int u = 0; u < static_cast<int>(prefill_.size()); ++u)
+    draining.prefill += drains_prefill(u) && !prefill_drained_[u];
   return draining;
 }
 
@@ -254,14 +272,26 @@ void FleetSim::account_nodes(int64_t now) {
   }
 }
 
-Status validate_day_profile(const HardwareProfile& hw, const ModelShape& model, const FleetShape& shape) {
+DecodeUnitShape decode_shape_of(const FleetOptions& options) {
+  const bool mtp = options.mtp_acceptance > 0;
+  return {static_cast<double>(options.shape.decode_ranks), static_cast<double>(options.shape.decode_slots),
+          mtp ? 2.0 : 1.0, options.decode_expert_imbalance, mtp};
+}
+
+double decode_room_tokens(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& options) {
+  if (options.decode_blocks_per_rank > 0) return options.decode_blocks_per_rank * 64.0;
+  const DecodeUnitShape shape = decode_shape_of(options);
+  return kv_room_tokens(hw, model, shape.slots / shape.ep, shape.mtp);
+}
+
+Status validate_day_profile(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& options) {
+  const FleetShape& shape = options.shape;
   const int gpus = shape.decode_ranks / shape.decode_nodes;
   if (hw.gpus_per_node != gpus) {
     return invalid_argument("{}: hardware.gpus_per_node: {} GPUs, the day's units are of nodes of {}",
                             hw.file, hw.gpus_per_node, gpus);
   }
-  const double slots_per_rank = static_cast<double>(shape.decode_slots) / shape.decode_ranks;
-  const double room = kv_room_tokens(hw, model, slots_per_rank, true);
+  const double room = decode_room_tokens(hw, model, options);
   if (room < 1 || room > static_cast<double>(kRoomTokensMax)) {
     return invalid_argument(
         "{}: hardware.hbm_gb: {} GB leave room for {:.0f} KV tokens per decode rank, outside 1..{}", hw.file,

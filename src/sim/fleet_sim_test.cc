@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "sim/active_faults.h"
 #include "sim/day_autoscaler.h"
 #include "sim/day_report.h"
 #include "sim/fleet_file.h"
@@ -78,6 +79,7 @@ TEST(PublishedDay, ATenthOfEachHour) {
   EXPECT_LE(value("hour_end_oldest_wait_forwards_max"), 2);
   EXPECT_EQ(value("kv_over_room_steps"), 0);
   EXPECT_LE(value("kv_use_share_max"), 1);
+  EXPECT_EQ(result.kv_milli_unowned, 0);
   EXPECT_GE(value("prefill_efficiency_saturated"), 0.95);
   EXPECT_NEAR(value("theoretical_income_usd"), 562027, 562027 * 0.03);
 }
@@ -117,10 +119,10 @@ TEST(Balancing, PoliciesOrderAsMeasured) {
   const FleetCell fewest = run(DecodePolicy::kLeastRequests);
   const FleetCell p2c = run(DecodePolicy::kP2cKv);
   const FleetCell capped = run(DecodePolicy::kKvCapped);
-  EXPECT_LT(speed(random), speed(in_turn) * 1.02);
+  EXPECT_LT(speed(random), speed(in_turn));
   EXPECT_LT(speed(in_turn), speed(fewest));
   EXPECT_LT(speed(fewest), speed(p2c));
-  EXPECT_LE(speed(p2c), speed(capped) * 1.02);
+  EXPECT_LT(speed(p2c), speed(capped));
   EXPECT_GT(kv_ratio(random), kv_ratio(fewest));
   EXPECT_GT(kv_ratio(fewest), kv_ratio(capped) + 0.1);
   EXPECT_GT(requests_ratio(p2c), requests_ratio(capped));
@@ -186,7 +188,8 @@ Report whole_day(const FleetOptions& options, bool autoscaled) {
     autoscaler = std::make_unique<DayAutoscaler>(scaling, run.options, day.load, false,
                                                  run.options.scale_initial, day.start_hour);
     run.autoscaled = true;
-    run.clairvoyant_node_hours = clairvoyant_node_hours(day.load, scaling, run.options);
+    run.budget_nodes = scaling.budget_nodes;
+    run.clairvoyant = clairvoyant_day(day.load, scaling, run.options);
     run.options.scale = [&](const ScaleInput& in) { return autoscaler->decide(in); };
     run.options.scale_interval_s = scaling.interval_s;
     run.options.scale_units_max = {scaling.budget_nodes / scaling.unit[1].nodes,
@@ -252,12 +255,38 @@ TEST(Traps, StepsAreNotRoundedToSlots) {
 
 // Trap: a leak of KV at release shows only as KV per output token drifting up over hours.
 TEST(Traps, KvPerOutputTokenDoesNotDrift) {
-  const FleetResult result =
-      run_day(test_profile("h800-day"), ModelShape{}, steady_day(), steady_options(), {});
-  FleetCell middle, late;
-  for (int h = 8; h < 16; ++h) middle.merge(result.metrics.hour(h));
-  for (int h = 16; h < 24; ++h) late.merge(result.metrics.hour(h));
-  EXPECT_NEAR(late.tokens_x_kv / late.tokens, middle.tokens_x_kv / middle.tokens, 60);
+  const auto run = [](DaySabotage sabotage) {
+    FleetOptions options = steady_options();
+    options.sabotage = sabotage;
+    return run_day(test_profile("h800-day"), ModelShape{}, steady_day(), options, {});
+  };
+  const auto drift = [](const FleetResult& result) {
+    FleetCell middle, late;
+    for (int h = 8; h < 16; ++h) middle.merge(result.metrics.hour(h));
+    for (int h = 16; h < 24; ++h) late.merge(result.metrics.hour(h));
+    return late.tokens_x_kv / late.tokens - middle.tokens_x_kv / middle.tokens;
+  };
+  const FleetResult sound = run(DaySabotage::kNone), leaking = run(DaySabotage::kLeakKv);
+  std::printf("KV per output token drifts by %.1f tokens, with a leak of four a request by %.1f\n",
+              drift(sound), drift(leaking));
+  EXPECT_NEAR(drift(sound), 0, 60);  // means over some hundred thousand heavy-tailed requests
+  EXPECT_GT(drift(leaking), drift(sound) + 20);
+  // The leak itself is counted exactly.
+  EXPECT_EQ(sound.kv_milli_unowned, 0);
+  const int64_t all = 4 * kMilli * leaking.metrics.total().finished_requests;
+  EXPECT_LE(leaking.kv_milli_unowned, all);
+  EXPECT_GT(leaking.kv_milli_unowned, all * 9 / 10);  // answers of one token never decode
+}
+
+// What the fleet itself counts, second by second, is the schedule's integral.
+TEST(PublishedDay, NodeTimeIsTheSchedules) {
+  FleetOptions options;
+  options.requests_per_day = 200;
+  const FleetCell total =
+      run_day(test_profile("h800-day"), ModelShape{}, published_day(), options, {}).metrics.total();
+  EXPECT_NEAR(total.seconds, 86400, 1e-6);
+  EXPECT_NEAR(total.decode_node_seconds / 3600, 131.25 * 24, 1e-6);
+  EXPECT_NEAR(total.prefill_node_seconds / 3600, 95.5 * 24, 1e-6);
 }
 
 TEST(Day, StaleReportsCostLittleBecauseDispatchesCountAtOnce) {
@@ -336,8 +365,35 @@ TEST(DayFaults, WithoutTheRegistryAReturningUnitStaysUnknown) {
   // With both units serving users read faster than with one.
   const double known = tokens_after_return({"unit-loss@08:00,for=72,unit=1"});
   const double unknown =
-      tokens_after_return({"unit-loss@08:00,for=72,unit=1", "lost-registry@07:00,for=360"});
+      tokens_after_return({"unit-loss@08:00,for=72,unit=1", "lost-registry@07:00,for=18000"});
   EXPECT_GT(known, unknown * 1.1);
+}
+
+// A fault lasts its time of the day, whatever part of the hours is simulated; of two at a time the end of one
+// leaves the other.
+TEST(DayFaults, EndAtTheirTimeOfTheDayAndNotWithAnother) {
+  FleetOptions options = faulty_options(
+      {"flash-crowd@08:00,for=3600", "flash-crowd@12:00,for=10800", "flash-crowd@13:00,for=1800,factor=1.5"});
+  options.requests_per_day /= 4;
+  const FleetResult result = run_two_units(options);
+  const auto arrived = [&](int hour) {
+    return static_cast<double>(result.metrics.hour(hour).arrived_requests);
+  };
+  const double usual = arrived(7);
+  EXPECT_NEAR(arrived(8) / usual, 2, 0.1);
+  EXPECT_NEAR(arrived(9) / usual, 1, 0.05);
+  EXPECT_NEAR(arrived(13) / usual, 3, 0.15);
+  EXPECT_NEAR(arrived(14) / usual, 2, 0.1);
+  EXPECT_NEAR(arrived(15) / usual, 1, 0.05);
+
+  ActiveFaults active;
+  const Fault loss = parse_fault("unit-loss@00:00,for=60").value();
+  Fault longer = loss;
+  longer.for_s = 120;
+  active.set(loss, true), active.set(longer, true), active.set(loss, false);
+  EXPECT_TRUE(active.lost(true, 0));
+  active.set(longer, false);
+  EXPECT_FALSE(active.lost(true, 0));
 }
 
 TEST(DayFaults, AFullQueueRefusesAndCounts) {
@@ -356,7 +412,7 @@ TEST(DayFaults, TheChecksCanFail) {
   losing.sabotage = DaySabotage::kLoseRequests;
   EXPECT_GT(run_two_units(losing).lost_requests, 100);
 
-  FleetOptions crowded = faulty_options({"flash-crowd@08:00,factor=3,for=144"});
+  FleetOptions crowded = faulty_options({"flash-crowd@08:00,factor=3,for=7200"});
   crowded.kv_limit = true;
   EXPECT_EQ(run_two_units(crowded).kv_over_room_steps, 0);
   crowded.sabotage = DaySabotage::kIgnoreRoom;

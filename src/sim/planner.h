@@ -122,7 +122,14 @@ void scale_day_shape(PlanInput& input, double factor);
 // Says what is wrong with an input, naming the field.
 Status validate_plan_input(const PlanInput& input);
 
-// Fits decode_phi and prefill_phi to measured steps of the given units, by least squares.
+// Largest over mean of a measured decode unit's ranks, for measurements that give the mean.
+struct RankImbalance {
+  double kv = 1, requests = 1;
+};
+
+// Fits decode_phi and prefill_phi to measured steps of the given units, by least squares. What of a step's
+// time the imbalances explain is theirs, so that a plan that multiplies by them again gives the measured
+// step.
 struct ProfileFit {
   HardwareProfile hw;
   int decode_rows = 0, prefill_rows = 0;
@@ -130,6 +137,6 @@ struct ProfileFit {
 };
 Result<ProfileFit> fit_profile(const std::vector<MeasuredStep>& steps, const HardwareProfile& hw,
                                const ModelShape& model, const DecodeUnitShape& decode,
-                               const PrefillUnitShape& prefill);
+                               const PrefillUnitShape& prefill, const RankImbalance& imbalance = {});
 
 }  // namespace fathom::sim

@@ -29,7 +29,7 @@ struct Fit {
 
 Result<ProfileFit> fit_profile(const std::vector<MeasuredStep>& steps, const HardwareProfile& hw,
                                const ModelShape& model, const DecodeUnitShape& decode,
-                               const PrefillUnitShape& prefill) {
+                               const PrefillUnitShape& prefill, const RankImbalance& imbalance) {
   ProfileFit fit{hw};
   HardwareProfile plain = hw;
   plain.decode_phi = plain.prefill_phi = 1;
@@ -37,7 +37,7 @@ Result<ProfileFit> fit_profile(const std::vector<MeasuredStep>& steps, const Har
   for (const MeasuredStep& step : steps) {
     const double load = step.load_per_rank;
     if (step.decode) {
-      const DecodeLoad at{load, load, load * step.length};
+      const DecodeLoad at{load * imbalance.requests, load, load * step.length * imbalance.kv};
       decode_fit.add(decode_step_us(plain, model, decode, at, decode.ep > 1) / 1e3, step.time_ms);
     } else {
       const double layer_us = prefill_layer_us(plain, model, prefill, {load, load * step.length});

@@ -141,6 +141,22 @@ TEST(Moves, DirectionsAreRight) {
   EXPECT_GT(published().of("peak_over_mean").plus.figures[figure_idx("nodes_peak")], peak);
 }
 
+// Where a tenth more of redundancy_gain_min decides that one slot less per rank is enough.
+PlanInput at_the_gain_of_a_slot(ExpertSpreads& spreads) {
+  PlanInput in = published_layout();
+  in.decode_slots_per_rank = in.prefill_slots_per_rank = 0;
+  const auto slots_at = [&](double gain) {
+    in.redundancy_gain_min = gain;
+    const PlanResult plan = *make_plan(in, spreads).plan;
+    return plan.decode.slots + plan.prefill.slots;
+  };
+  double gain = 0.002;
+  for (int slots = slots_at(gain); gain < 0.2 && slots_at(1.05 * gain) == slots; gain *= 1.05) {
+  }
+  in.redundancy_gain_min = gain;
+  return in;
+}
+
 // A constant that moves nothing in one plan moves another, in which it is not slack.
 TEST(Moves, EveryInputReachesTheModel) {
   ExpertSpreads spreads;
@@ -158,8 +174,7 @@ TEST(Moves, EveryInputReachesTheModel) {
   wired.hw.mla_hbm_tb_per_s /= 4;
   wired.hw.bmm_peak_tflops /= 10;
   for (const PlanInput& in : {starved, full, wired}) movers.merge(move(in, spreads).movers());
-  // A threshold between whole numbers of slots: a tenth of it decides in few plans.
-  movers.insert("redundancy_gain_min");
+  movers.merge(move(at_the_gain_of_a_slot(spreads), spreads).movers());
   for (const Sensitivity& s : published().all) EXPECT_EQ(movers.count(s.input), 1u) << s.input;
 }
 

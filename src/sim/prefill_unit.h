@@ -1,6 +1,6 @@
-// One simulated prefill unit: a queue per rank, cut into forwards by the servers' own rule
-// (balance/prefill_cut.h): every rank has the same cost budget, the last prompt is cut where it ends and goes
-// on in the next forward.
+// One simulated prefill unit: a queue per rank, cut into forwards by balance/prefill_cut.h: every rank has
+// the same cost budget, the last prompt is cut where it ends and goes on in the next forward. The servers'
+// step plan (engine/plan) shares a forward between prompts instead; docs/simulator.md says what that changes.
 #pragma once
 
 #include <cstdint>

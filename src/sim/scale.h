@@ -21,6 +21,9 @@ struct ScaleInput {
 struct ScaleOutput {
   UnitCounts serving;
   UnitCounts held;  // serving and starting: what is paid for
+  // Of the units that are closed and still have requests: so many freed their nodes in a part of the hour
+  // that is not simulated. Their requests are served to the end, on nobody's nodes.
+  UnitCounts drained;
 };
 using ScaleFunction = std::function<ScaleOutput(const ScaleInput&)>;
 

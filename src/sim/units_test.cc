@@ -207,15 +207,25 @@ TEST(Placement, AnEvenStartHidesImbalanceUntilTheLongestRequestsHaveGone) {
   EXPECT_GT(late, early + 0.05);
 }
 
-// Trap: one prompt of 100k tokens dominates a rank whatever the policy.
+// Trap: one prompt of 131k tokens dominates its rank whatever the policy. A policy that looks at KV leaves
+// that rank alone until the others have caught up; one that counts requests piles more on it.
 TEST(Placement, OneHugePromptDominatesMaxOverMean) {
-  DecodePlacement placement(1, 144, placement_options(DecodePolicy::kKvCapped));
-  placement.set_open(0, true);
-  std::vector<int64_t> kv(144);
-  for (int i = 0; i < 144 * 90; ++i) kv[placement.place(0, 5'000'000)->rank] += 5000;
-  kv[placement.place(0, 131'072'000)->rank] += 131'072;
-  const auto total = static_cast<double>(std::accumulate(kv.begin(), kv.end(), int64_t{0}));
-  EXPECT_GT(static_cast<double>(*std::max_element(kv.begin(), kv.end())) * 144 / total, 1.28);
+  const auto more_on_its_rank = [](DecodePolicy policy) {
+    DecodePlacement placement(1, 144, placement_options(policy));
+    placement.set_open(0, true);
+    std::vector<int64_t> kv(144);
+    for (int i = 0; i < 144 * 90; ++i) kv[placement.place(0, 5'000'000)->rank] += 5000;
+    const int fullest = placement.place(0, 131'072'000)->rank;
+    kv[fullest] += 131'072;
+    const auto total = static_cast<double>(std::accumulate(kv.begin(), kv.end(), int64_t{0}));
+    EXPECT_GT(static_cast<double>(*std::max_element(kv.begin(), kv.end())) * 144 / total, 1.28);
+    int more = 0;
+    for (int i = 0; i < 144 * 10; ++i) more += placement.place(0, 5'000'000)->rank == fullest;
+    return more;
+  };
+  EXPECT_EQ(more_on_its_rank(DecodePolicy::kKvCapped), 0);
+  EXPECT_GE(more_on_its_rank(DecodePolicy::kLeastRequests), 9);
+  EXPECT_GE(more_on_its_rank(DecodePolicy::kRoundRobin), 9);
 }
 
 TEST(Placement, OwnDispatchesCountAtOnceAndStayCountedWhenAnOlderReportArrives) {

@@ -160,6 +160,10 @@ def test_a_dry_run_of_the_autoscaler_says_what_and_why():
     assert done.returncode == 0, done.stderr
     assert re.search(r"^\d\d:\d\d:\d\d  decode \d+ -> \d+ \(grow, \d+ tokens/s forecast\)", done.stdout, re.M)
     assert re.search(r"\d+ decisions, \d+ changes; [\d.]+ node-hours", done.stdout)
+    assert re.match(r"profile \S+, hash [0-9a-f]+\n", done.stdout), done.stdout
+    tied = fathom("plan", *PUBLISHED, "--replay", "data/azure_conv_2023.csv", "--replay-rate", "400", "--tied")
+    targets = re.findall(r"decode \d+ -> (\d+) .* prefill \d+ -> (\d+) ", tied.stdout)
+    assert targets and all(int(p) == 3 * int(d) + 2 for d, p in targets), tied.stdout + tied.stderr
 
 
 def test_a_profile_is_fitted_to_a_servers_own_metrics(tmp_path):
