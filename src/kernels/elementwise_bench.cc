@@ -1,4 +1,5 @@
 // Row-wise ops on rows that fit the caches, and packing of weights. One thread.
+#include "kernels/gate.h"
 #include "kernels/kernel_bench.h"
 
 namespace fathom {
@@ -45,6 +46,23 @@ void bench_silu_mul(benchmark::State& state) {
   report(state, static_cast<double>(kRows * k * 12), static_cast<double>(kRows * k), 0);
 }
 BENCHMARK(bench_silu_mul)->Arg(1408);
+
+// V3's choice of 8 of 256 experts from 4 of 8 groups: items are tokens.
+void bench_gate(benchmark::State& state) {
+  const GateConfig config{.num_experts = 256, .top_k = 8, .num_groups = 8, .top_groups = 4, .scale = 2.5f};
+  const std::vector<float> logits = random_floats(kRows * config.num_experts, 1);
+  const std::vector<float> bias = random_floats(config.num_experts, 2);
+  std::vector<int32_t> experts(static_cast<size_t>(config.top_k));
+  std::vector<float> weights(experts.size());
+  for (auto _ : state) {
+    for (int64_t row = 0; row < kRows; ++row) {
+      gate_choose(config, logits.data() + row * config.num_experts, bias.data(), experts.data(), weights.data());
+      benchmark::DoNotOptimize(weights.data());
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * kRows);
+}
+BENCHMARK(bench_gate);
 
 // GB/s of source.
 void bench_pack(benchmark::State& state, WeightFormat format, DType dtype) {
