@@ -28,7 +28,8 @@ class Server:
         self.process = subprocess.Popen(
             [str(BINARY), "serve", "--port", "0", *map(str, args)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ELSEWHERE.name,
-            env={**os.environ, **(env or {})})
+            env={**os.environ, **(env or {})},
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # the tests themselves may run under nohup
         self.log = []
         deadline = time.monotonic() + START_TIMEOUT_S
         self.port = None

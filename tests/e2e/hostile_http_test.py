@@ -162,7 +162,8 @@ def test_all_bodies_together_have_a_limit(server):
             except TimeoutError:
                 pass
         assert refused == 503 and len(sockets) > 30
-        assert server.peak_memory_bytes() - before < 600e6
+        if SLOWER == 1:  # a sanitizer keeps books of every byte
+            assert server.peak_memory_bytes() - before < 600e6
         assert server.get("/health").status == 200, "requests without a body go on"
     finally:
         for sock in sockets:
