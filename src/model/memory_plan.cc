@@ -21,18 +21,13 @@ std::string MemoryPlan::text() const {
 
 Result<MemoryPlan> plan_memory(const MemoryDemand& demand, const AvailableMemory& available) {
   MemoryPlan plan{.weights_bytes = demand.weights_bytes,
-                  .kv_bytes = demand.kv_bytes != 0 ? demand.kv_bytes : demand.kv_bytes_min,
+                  .kv_bytes = demand.kv_bytes,
                   .activation_bytes = demand.activation_bytes,
                   .reserve_bytes = std::max(kMemoryReserveMin, available.bytes / 50),
                   .available = available};
   if (plan.total_bytes() > available.bytes) {
     return make_status(StatusCode::kResourceExhausted, "the model does not fit in memory: {} ({})",
                        plan.text(), available.limited_by);
-  }
-  if (demand.kv_bytes == 0) {
-    const int64_t rest = available.bytes - plan.total_bytes();
-    const int64_t wanted = plan.kv_bytes + static_cast<int64_t>(static_cast<double>(rest) * kKvShareOfRest);
-    plan.kv_bytes = std::max(demand.kv_bytes_min, std::min(wanted, demand.kv_bytes_max));
   }
   return plan;
 }

@@ -11,9 +11,7 @@ namespace fathom {
 
 struct MemoryDemand {
   int64_t weights_bytes = 0;
-  int64_t kv_bytes_min = 0;  // the longest context of one request
-  int64_t kv_bytes_max = 0;  // more than this would never be used
-  int64_t kv_bytes = 0;      // what was asked for (--kv-memory); 0: chosen between the two
+  int64_t kv_bytes = 0;  // what was asked for (--kv-memory)
   int64_t activation_bytes = 0;
 };
 
@@ -32,8 +30,6 @@ struct MemoryPlan {
 
 // At least this, and a fiftieth of what is available.
 inline constexpr int64_t kMemoryReserveMin = int64_t{128} << 20;
-// Of the memory left over, the KV cache takes this part when it may choose.
-inline constexpr double kKvShareOfRest = 0.8;
 
 // kResourceExhausted with the arithmetic when it does not fit.
 Result<MemoryPlan> plan_memory(const MemoryDemand& demand, const AvailableMemory& available);

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
+
 namespace fathom {
 namespace {
 
@@ -11,8 +13,7 @@ constexpr int64_t kGib = int64_t{1} << 30;
 
 TEST(MemoryPlan, refuses_with_the_arithmetic) {
   const MemoryDemand demand{.weights_bytes = 31 * kGib,
-                            .kv_bytes_min = kGib / 2,
-                            .kv_bytes_max = 8 * kGib,
+                            .kv_bytes = kGib / 2,
                             .activation_bytes = kGib / 4};
   const auto plan = plan_memory(demand, {24 * kGib, "MemAvailable"});
   EXPECT_EQ(plan.status().code(), StatusCode::kResourceExhausted);
@@ -22,34 +23,18 @@ TEST(MemoryPlan, refuses_with_the_arithmetic) {
             "= 32.23 GiB of 24.00 GiB available (MemAvailable)");
 }
 
-TEST(MemoryPlan, kv_takes_its_share_of_the_rest_within_its_limits) {
-  MemoryDemand demand{
-      .weights_bytes = 9 * kGib, .kv_bytes_min = kGib, .kv_bytes_max = 100 * kGib, .activation_bytes = 0};
-  const AvailableMemory available{25 * kGib, "MemAvailable"};
-  const MemoryPlan chosen = plan_memory(demand, available).value();
-  EXPECT_GT(chosen.kv_bytes, 12 * kGib);
-  EXPECT_LE(chosen.total_bytes(), available.bytes);
-  demand.kv_bytes_max = 2 * kGib;
-  EXPECT_EQ(plan_memory(demand, available)->kv_bytes, 2 * kGib);
-  demand.kv_bytes = 3 * kGib;
-  EXPECT_EQ(plan_memory(demand, available)->kv_bytes, 3 * kGib) << "what was asked for";
-  demand.kv_bytes = 16 * kGib;
-  EXPECT_FALSE(plan_memory(demand, available).ok());
-}
-
 TEST(MemoryPlan, a_plan_never_exceeds_what_is_available) {
-  EXPECT_TRUE(rc::check("plans fit and respect kv_bytes_min", [] {
+  EXPECT_TRUE(rc::check("plans fit, have the KV memory that was asked for, and are refused only when they do not fit", [] {
     const auto size = [] { return *rc::gen::inRange<int64_t>(0, 40 * kGib); };
-    MemoryDemand demand{.weights_bytes = size(),
-                        .kv_bytes_min = size() / 8,
-                        .kv_bytes_max = size(),
-                        .activation_bytes = size() / 8};
-    if (*rc::gen::arbitrary<bool>()) demand.kv_bytes = size();
+    const MemoryDemand demand{.weights_bytes = size(), .kv_bytes = size() / 8, .activation_bytes = size() / 8};
     const AvailableMemory available{size(), "x"};
+    const int64_t reserve = std::max(kMemoryReserveMin, available.bytes / 50);
+    const int64_t needed = demand.weights_bytes + demand.kv_bytes + demand.activation_bytes + reserve;
     const auto plan = plan_memory(demand, available);
+    RC_ASSERT(plan.ok() == (needed <= available.bytes));
     if (!plan.ok()) return;
-    RC_ASSERT(plan->total_bytes() <= available.bytes);
-    RC_ASSERT(plan->kv_bytes >= (demand.kv_bytes != 0 ? demand.kv_bytes : demand.kv_bytes_min));
+    RC_ASSERT(plan->total_bytes() == needed);
+    RC_ASSERT(plan->kv_bytes == demand.kv_bytes);
   }));
 }
 

@@ -1,9 +1,8 @@
-// Buffers from mmap (large) or the heap (small), and the bump arena.
+// Buffers from mmap (large) or the heap (small).
 #include "tensor/arena.h"
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -54,16 +53,6 @@ void AlignedBuffer::swap(AlignedBuffer& other) noexcept {
   std::swap(size_bytes_, other.size_bytes_);
   std::swap(mapping_, other.mapping_);
   std::swap(mapping_bytes_, other.mapping_bytes_);
-}
-
-std::byte* Arena::allocate_bytes(size_t size_bytes) {
-  const size_t rounded = align_up(size_bytes, kBufferAlignmentBytes);
-  CHECK_MSG(rounded >= size_bytes && rounded <= capacity_bytes() - used_bytes_,
-            "arena exhausted: its size must come from the declared maxima");
-  std::byte* piece = buffer_.data() + used_bytes_;
-  used_bytes_ += rounded;
-  high_water_bytes_ = std::max(high_water_bytes_, used_bytes_);
-  return piece;
 }
 
 }  // namespace fathom

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 #include <utility>
 
 #include "tensor/view.h"
@@ -57,45 +56,6 @@ class AlignedBuffer {
   size_t size_bytes_ = 0;
   void* mapping_ = nullptr;  // null: from the heap
   size_t mapping_bytes_ = 0;
-};
-
-// Hands out pieces of one buffer in order; reset() takes all back at once. Not thread-safe. Pieces keep
-// whatever the last user left in them. Needing more than the capacity stops the process: capacities come from
-// limits.
-class Arena {
- public:
-  explicit Arena(size_t capacity_bytes) : buffer_(align_up(capacity_bytes, kBufferAlignmentBytes)) {}
-
-  size_t capacity_bytes() const { return buffer_.size_bytes(); }
-  size_t used_bytes() const { return used_bytes_; }
-  size_t high_water_bytes() const { return high_water_bytes_; }
-  void reset() { used_bytes_ = 0; }
-
-  // 64-byte aligned.
-  std::byte* allocate_bytes(size_t size_bytes);
-
-  template <typename T>
-  T* allocate(int64_t count) {
-    static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kBufferAlignmentBytes);
-    CHECK(count >= 0);
-    return reinterpret_cast<T*>(allocate_bytes(static_cast<size_t>(count) * sizeof(T)));
-  }
-  template <typename T>
-  MatrixView<T> allocate_matrix(int64_t rows, int64_t cols) {
-    const auto stride = static_cast<int64_t>(
-        align_up(static_cast<size_t>(cols) * sizeof(T), kBufferAlignmentBytes) / sizeof(T));
-    return {allocate<T>(rows * stride), rows, cols, stride};
-  }
-  // What allocate_matrix takes from the capacity; for sizing an arena from maxima.
-  template <typename T>
-  static size_t matrix_bytes(int64_t rows, int64_t cols) {
-    return static_cast<size_t>(rows) * align_up(static_cast<size_t>(cols) * sizeof(T), kBufferAlignmentBytes);
-  }
-
- private:
-  AlignedBuffer buffer_;
-  size_t used_bytes_ = 0;
-  size_t high_water_bytes_ = 0;
 };
 
 }  // namespace fathom

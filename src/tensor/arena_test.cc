@@ -41,26 +41,6 @@ TEST(AlignedBuffer, moves_its_memory) {
   EXPECT_EQ(c.as<uint8_t>()[7], 42);
 }
 
-TEST(Arena, hands_out_disjoint_aligned_pieces_and_takes_them_back) {
-  Arena arena(Arena::matrix_bytes<float>(3, 17) + 64);
-  MatrixView<float> m = arena.allocate_matrix<float>(3, 17);
-  EXPECT_EQ(m.stride, 32);
-  auto* one = arena.allocate<uint8_t>(1);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(one) % kBufferAlignmentBytes, 0u);
-  EXPECT_GE(reinterpret_cast<std::byte*>(one), reinterpret_cast<std::byte*>(m.row(2) + 17));
-  EXPECT_EQ(arena.used_bytes(), arena.capacity_bytes());
-  arena.reset();
-  EXPECT_EQ(arena.used_bytes(), 0u);
-  EXPECT_EQ(arena.high_water_bytes(), arena.capacity_bytes());
-  EXPECT_EQ(arena.allocate<float>(1), m.data);
-}
-
-TEST(ArenaDeathTest, exhaustion_is_a_bug) {
-  Arena arena(128);
-  arena.allocate<uint8_t>(65);
-  EXPECT_DEATH(arena.allocate<uint8_t>(1), "arena exhausted");
-}
-
 TEST(MatrixView, ranges_share_the_stride) {
   std::vector<int> data(40);
   for (int i = 0; i < 40; ++i) data[static_cast<size_t>(i)] = i;
