@@ -176,11 +176,8 @@ struct Int4Kernel {
   static constexpr int kMaxRows = V::kInt4Rows;
   static constexpr int64_t kKBlock = 1024;
   static constexpr int64_t kGroupRows = 64 / kMaxRows * kMaxRows;
-  static constexpr int64_t kSums = kGroupRows * kKBlock / kInt4Group;
-  struct Scratch {
-    int32_t sums[kSums];
-  };
-  static int64_t max_k(int64_t rows) { return kSums * kInt4Group / rows / kScaleBlock * kScaleBlock; }
+  using Scratch = Int4Sums<kGroupRows, kKBlock>;
+  static int64_t max_k(int64_t rows) { return Scratch::max_k(rows); }
 
   // x_sums: -8 · Σ x of each group of 32.
   static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,

@@ -135,11 +135,8 @@ struct Int4Kernel {
   static constexpr int kMaxRows = 6;
   static constexpr int64_t kKBlock = 2048;
   static constexpr int64_t kGroupRows = 10 * kMaxRows;
-  static constexpr int64_t kSums = kGroupRows * kKBlock / kInt4Group;
-  struct Scratch {
-    int32_t sums[kSums];
-  };
-  static int64_t max_k(int64_t rows) { return kSums * kInt4Group / rows / kScaleBlock * kScaleBlock; }
+  using Scratch = Int4Sums<kGroupRows, kKBlock>;
+  static int64_t max_k(int64_t rows) { return Scratch::max_k(rows); }
 
   static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
                       Scratch& scratch, MicroArgs& args) {

@@ -31,6 +31,14 @@ struct MicroArgs {
   const std::byte* ahead;  // what to fetch meanwhile, forward from here; null: the panel itself, further on
 };
 
+// Room for a sum per row and group of 32, which the INT4 kernels' prepare fills.
+template <int64_t kGroupRows, int64_t kKBlock>
+struct Int4Sums {
+  static constexpr int64_t kCount = kGroupRows * kKBlock / kInt4Group;
+  int32_t sums[kCount];
+  static int64_t max_k(int64_t rows) { return kCount * kInt4Group / rows / kScaleBlock * kScaleBlock; }
+};
+
 // A kernel K has:
 //   Args = MicroArgs; kFormat; kMaxRows (rows of the largest block); kKBlock (most of K at a time when there
 //   are several blocks of rows); kGroupRows (rows prepared at a time, a multiple of kMaxRows);
