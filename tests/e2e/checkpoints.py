@@ -57,8 +57,8 @@ def mlp_shapes(prefix, hidden, width):
             f"{prefix}.down_proj.weight": (hidden, width)}
 
 
-def v3_shapes(c):
-    """Names and shapes of a DeepSeek-V3 checkpoint without q_lora, as its config says."""
+def checkpoint_shapes(c):
+    """Names and shapes of a DeepSeek-V2 or V3 checkpoint without q_lora, as its config says."""
     hidden, heads, latent = c["hidden_size"], c["num_attention_heads"], c["kv_lora_rank"]
     nope, rope, v = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
     shapes = {"model.embed_tokens.weight": (c["vocab_size"], hidden), "lm_head.weight": (c["vocab_size"], hidden),
@@ -74,8 +74,9 @@ def v3_shapes(c):
         if i < c["first_k_dense_replace"]:
             shapes |= mlp_shapes(f"{layer}.mlp", hidden, c["intermediate_size"])
             continue
-        shapes |= {f"{layer}.mlp.gate.weight": (c["n_routed_experts"], hidden),
-                   f"{layer}.mlp.gate.e_score_correction_bias": (c["n_routed_experts"],)}
+        shapes[f"{layer}.mlp.gate.weight"] = (c["n_routed_experts"], hidden)
+        if c["topk_method"] == "noaux_tc":
+            shapes[f"{layer}.mlp.gate.e_score_correction_bias"] = (c["n_routed_experts"],)
         shapes |= mlp_shapes(f"{layer}.mlp.shared_experts", hidden, c["moe_intermediate_size"] * c["n_shared_experts"])
         for e in range(c["n_routed_experts"]):
             shapes |= mlp_shapes(f"{layer}.mlp.experts.{e}", hidden, c["moe_intermediate_size"])
@@ -98,7 +99,7 @@ def random_model(folder, seed=1, **overrides):
     add_tokenizer(folder)
     rng = random.Random(seed)
     tensors = {}
-    for name, shape in v3_shapes(config).items():
+    for name, shape in checkpoint_shapes(config).items():
         if name.endswith("norm.weight"):
             values = [1.0] * shape[0]
         else:

@@ -401,22 +401,28 @@ def test_a_hangup_lets_streams_end():
     done = []
     body = {"prompt": "hi", "max_tokens": 60, "ignore_eos": True, "stream": True}
     client = threading.Thread(target=lambda: done.append(server.post("/v1/completions", body).text))
-    client.start()
-    server.wait_until(10, lambda: server.metrics()["fathom_requests_decoding"] > 0)
-    server.process.send_signal(signal.SIGHUP)
-    assert server.process.wait(START_TIMEOUT_S) == 0
-    client.join()
-    assert done[0].rstrip().endswith("[DONE]")
+    try:
+        client.start()
+        server.wait_until(10, lambda: server.metrics()["fathom_requests_decoding"] > 0)
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.wait(START_TIMEOUT_S) == 0
+        client.join()
+        assert done[0].rstrip().endswith("[DONE]")
+    finally:
+        server.stop()
 
 
 def test_a_hangup_means_nothing_under_nohup():
     process = subprocess.Popen(["nohup", str(BINARY), "serve", "--port", "0", "--threads", "1", "--kv-memory", "16M"],
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    while not process.stdout.readline().startswith(b"try:"):
+    try:
+        while not process.stdout.readline().startswith(b"try:"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
         assert process.poll() is None
-    process.send_signal(signal.SIGHUP)
-    time.sleep(0.5)
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(START_TIMEOUT_S) == 0
-    process.stdout.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(START_TIMEOUT_S) == 0
+    finally:
+        process.kill()
+        process.stdout.close()

@@ -6,10 +6,11 @@ import shutil
 import struct
 
 import pytest
+from checkpoints import checkpoint_shapes
 from conftest import ROOT, Server
 
 HIDDEN, LAYERS, HEADS, LATENT, NOPE, ROPE, V = 2048, 27, 16, 512, 128, 64, 128
-EXPERTS, WIDTH, SHARED, DENSE, VOCAB = 64, 1408, 2 * 1408, 10944, 102400
+EXPERTS, WIDTH, DENSE, VOCAB = 64, 1408, 10944, 102400
 SHARD_BYTES = 8 << 30
 CONFIG = {
     "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "torch_dtype": "bfloat16", "vocab_size": VOCAB,
@@ -24,31 +25,6 @@ CONFIG = {
                      "mscale": 0.707, "mscale_all_dim": 0.707}}
 
 
-def mlp(prefix, width):
-    return {f"{prefix}.gate_proj.weight": (width, HIDDEN), f"{prefix}.up_proj.weight": (width, HIDDEN),
-            f"{prefix}.down_proj.weight": (HIDDEN, width)}
-
-
-def tensors():
-    shapes = {"model.embed_tokens.weight": (VOCAB, HIDDEN), "lm_head.weight": (VOCAB, HIDDEN), "model.norm.weight": (HIDDEN,)}
-    for i in range(LAYERS):
-        layer = f"model.layers.{i}"
-        shapes |= {f"{layer}.input_layernorm.weight": (HIDDEN,), f"{layer}.post_attention_layernorm.weight": (HIDDEN,),
-                   f"{layer}.self_attn.q_proj.weight": (HEADS * (NOPE + ROPE), HIDDEN),
-                   f"{layer}.self_attn.kv_a_proj_with_mqa.weight": (LATENT + ROPE, HIDDEN),
-                   f"{layer}.self_attn.kv_a_layernorm.weight": (LATENT,),
-                   f"{layer}.self_attn.kv_b_proj.weight": (HEADS * (NOPE + V), LATENT),
-                   f"{layer}.self_attn.o_proj.weight": (HIDDEN, HEADS * V)}
-        if i == 0:
-            shapes |= mlp(f"{layer}.mlp", DENSE)
-            continue
-        shapes[f"{layer}.mlp.gate.weight"] = (EXPERTS, HIDDEN)
-        shapes |= mlp(f"{layer}.mlp.shared_experts", SHARED)
-        for e in range(EXPERTS):
-            shapes |= mlp(f"{layer}.mlp.experts.{e}", WIDTH)
-    return shapes
-
-
 def size_of(shape):
     count = 2
     for n in shape:
@@ -58,7 +34,7 @@ def size_of(shape):
 
 def write_shards(folder):
     shards, size = [{}], 0
-    for name, shape in tensors().items():
+    for name, shape in checkpoint_shapes(CONFIG).items():
         if size + size_of(shape) > SHARD_BYTES:
             shards.append({})
             size = 0
