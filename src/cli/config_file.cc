@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
 #include "base/toml.h"
 
 namespace fathom::cli {
@@ -32,8 +34,15 @@ class TomlReader final : public CLI::Config {
       fail("{}:{}:{}: {}", path, place.line, place.column, parsed.error().description());
     }
     std::vector<CLI::ConfigItem> items;
+    places_.clear();
     read_table(path, parsed.table(), app_, {}, items);
     return items;
+  }
+
+  // FILE:LINE of the key whose value the flag `name` ("--port") of the running command takes; else empty.
+  std::string place_of(const std::string& name) const {
+    const auto found = places_.find(name);
+    return found == places_.end() ? "" : found->second;
   }
 
  private:
@@ -42,8 +51,8 @@ class TomlReader final : public CLI::Config {
     throw CLI::ConfigError(fmt::format(format, std::forward<Args>(args)...), CLI::ExitCodes::ConfigError);
   }
 
-  static void read_table(const std::string& path, const toml::table& table, const CLI::App& command,
-                         const std::vector<std::string>& parents, std::vector<CLI::ConfigItem>& items) {
+  void read_table(const std::string& path, const toml::table& table, const CLI::App& command,
+                  const std::vector<std::string>& parents, std::vector<CLI::ConfigItem>& items) const {
     for (const auto& [key, node] : table) {
       CLI::ConfigItem item{.parents = parents, .name = std::string(key.str()), .inputs = {}};
       const auto line = key.source().begin.line;
@@ -60,6 +69,10 @@ class TomlReader final : public CLI::Config {
         fail("{}: unknown {} {} (line {})", path, node.is_table() ? "table" : "key", item.fullname(), line);
       const std::string wrong = read_values(node, *option, item.inputs);
       if (!wrong.empty()) fail("{}:{}: {}: {}", path, line, item.fullname(), wrong);
+      // A flag on the command line wins: what is wrong with it is not the file's.
+      if (command.parsed() && option->count() == 0) {
+        places_[option->get_name()] = fmt::format("{}:{}", path, line);
+      }
       items.push_back(std::move(item));
     }
   }
@@ -112,6 +125,7 @@ class TomlReader final : public CLI::Config {
   }
 
   const CLI::App& app_;
+  mutable std::map<std::string, std::string> places_;  // flag -> FILE:LINE; from_config() is const
 };
 
 }  // namespace
@@ -123,6 +137,11 @@ void add_config_option(CLI::App& app) {
       ->check(CLI::Validator([](std::string& path) { return path.empty() ? "names no file" : ""; }, "FILE"));
   app.config_formatter(std::make_shared<TomlReader>(app));
   app.allow_config_extras(CLI::config_extras_mode::error);
+}
+
+std::string place_in_config(const CLI::App& app, const std::string& flag) {
+  const auto reader = std::dynamic_pointer_cast<const TomlReader>(app.get_config_formatter());
+  return reader == nullptr ? "" : reader->place_of(flag);
 }
 
 }  // namespace fathom::cli

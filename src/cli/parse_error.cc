@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include "cli/config_file.h"
+
 namespace fathom::cli {
 namespace {
 
@@ -37,9 +39,13 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
     return explain_extras(app, what);
   constexpr std::string_view kConversion = "Could not convert: ";
-  if (what.starts_with(kConversion))
-    return fmt::format("cannot read the value of {}", what.substr(kConversion.size()));
-  return std::string(what);
+  const bool conversion = what.starts_with(kConversion);
+  const std::string_view subject =
+      conversion ? what.substr(kConversion.size()) : what;  // starts with the flag
+  const std::string place =
+      place_in_config(app, std::string(subject.substr(0, subject.find_first_of(": ="))));
+  return fmt::format("{}{}{}{}", place, place.empty() ? "" : ": ",
+                     conversion ? "cannot read the value of " : "", subject);
 }
 
 }  // namespace fathom::cli

@@ -33,13 +33,23 @@ def test_a_wrong_command_ends_with_2_and_says_why(args, word):
 
 @pytest.mark.parametrize("text,want", [
     ("[serve]\nprot = 1\n", "fathom.toml: unknown key serve.prot"), ("[serve\nport = 1\n", "fathom.toml:1:7: "),
-    ("[serve]\nport = 1\nport = 2\n", "fathom.toml:3:"), ("[serve]\nport = \"x\"\n", "--port = x"),
+    ("[serve]\nport = 1\nport = 2\n", "fathom.toml:3:"), ("[serve]\n\nport = \"x\"\n", "fathom.toml:3: cannot read"),
+    ("[serve]\nport = 70000\n", "fathom.toml:2: cannot read the value of --port"), ("[serve]\nkv-memory = \"1X\"\n", "fathom.toml:2: --kv-memory: "),
+    ("[serve]\nprefill-chunk = 100\n", "fathom.toml:2: --prefill-chunk: 100 is not a multiple of 64"),
+    ("[model]\n[serve]\nweights = \"int5\"\n", "fathom.toml:3: --weights: "),
 ])
 def test_a_wrong_config_file_is_named_with_the_place(tmp_path, text, want):
     config = tmp_path / "fathom.toml"
     config.write_text(text)
     result = fathom("--config", config, "serve")
     assert result.returncode == 2 and want in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
+
+
+def test_a_wrong_flag_is_not_blamed_on_the_config_file(tmp_path):
+    config = tmp_path / "fathom.toml"
+    config.write_text("[serve]\nport = 70000\n")
+    result = fathom("--config", config, "serve", "--port", "70001")
+    assert result.returncode == 2 and "--port = 70001" in result.stderr and "fathom.toml" not in result.stderr, result.stderr
 
 
 def listed_model(server):
