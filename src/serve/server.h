@@ -22,7 +22,7 @@ struct ServeOptions {
   double drain_timeout_s = 30;       // from SIGTERM to exit, at most
   double keep_alive_interval_s = 5;  // `: keep-alive` comments on silent streams
   double request_timeout_s = 1800;   // submission to last token
-  double stall_timeout_s = 30;       // an engine without progress for so long ends its streams with an error
+  double stall_timeout_s = 30;       // an engine without progress for so long ends its requests with an error
 };
 
 // Created and destroyed on one thread.

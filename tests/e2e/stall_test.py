@@ -112,6 +112,27 @@ def test_a_stalled_engine_ends_streams_with_an_error_and_health_tells():
         assert server.stop() == 0
 
 
+def test_a_stalled_engine_ends_requests_that_are_not_streamed():
+    stall_s = 2 * SLOWER
+    server = Server("--threads", "1", "--stall-timeout", stall_s, env=SLOW_KERNELS)
+    try:
+        sock = open_request(server, CHAT, {**QUESTION, "ignore_eos": True, "max_tokens": 2000})
+        server.wait_until(20, lambda: server.metrics()["fathom_requests_decoding"] == 1)
+        with held_still(busiest_thread(server.process.pid)):
+            stalled_at = time.monotonic()
+            sock.settimeout(3 * stall_s + 5)
+            received = read_until(sock, b"}}")
+            took_s = time.monotonic() - stalled_at
+        sock.close()
+        head, _, body = received.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503") and json.loads(body)["error"]["code"] == "stalled"
+        assert stall_s - 1 < took_s < 2 * stall_s + 1, took_s
+        server.wait_until_idle(2)
+        assert server.post(CHAT, {**QUESTION, "max_tokens": 2}).status == 200
+    finally:
+        assert server.stop() == 0
+
+
 def test_slow_work_is_no_stall():
     """For longer than the stall time-out there is a prompt to compute, then token after token: progress, so no error."""
     stall_s = 3 if SLOWER == 1 else 8

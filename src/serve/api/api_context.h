@@ -21,7 +21,7 @@ struct ApiOptions {
   int64_t created_unix_s = 0;                            // of the served model, as /v1/models shows it: the start
   std::string system_fingerprint;                        // the model fingerprint's first digits
   std::chrono::milliseconds keep_alive_interval{5'000};  // `: keep-alive` on streams that are silent
-  // A stream whose engine has shown no progress for so long ends with an error instead of more keep-alives.
+  // A request whose engine has shown no progress for so long ends with an error.
   std::chrono::milliseconds stall_max{30'000};
   // /health answers 503 when the engine has not come round for so long.
   std::chrono::milliseconds health_stall_max{5'000};

@@ -10,6 +10,8 @@
 namespace fathom::serve {
 namespace {
 
+constexpr std::chrono::milliseconds kTickMin{50};
+
 ApiError context_length_error(const ApiContext& context, const GenerationPlan& plan, size_t prompt) {
   const std::optional<int32_t> asked = plan.options.max_tokens;
   ApiError error{.param = plan.prompt_param, .code = "context_length_exceeded"};
@@ -166,8 +168,8 @@ bool Generation::submit_all() {
     http_->on_drained([weak = weak_from_this()] {
       if (auto g = weak.lock()) g->context_.http->post([g] { g->send_everything_held(); });
     });
-    schedule_tick();
   }
+  schedule_tick();
   return true;
 }
 
@@ -336,13 +338,16 @@ void Generation::cancel_all() {
   }
 }
 
+// Often enough for the keep-alives, and to notice a stall not much later than it counts as one.
 void Generation::schedule_tick() {
-  context_.http->post_after(context_.options.keep_alive_interval, [weak = weak_from_this()] {
+  const ApiOptions& options = context_.options;
+  const auto interval = std::min(options.keep_alive_interval, std::max(options.stall_max / 4, kTickMin));
+  context_.http->post_after(interval, [weak = weak_from_this()] {
     if (auto g = weak.lock()) g->tick();
   });
 }
 
-// A stream that is silent gets a comment as long as the engine moves; if it does not, an error.
+// As long as the engine moves, a silent stream gets a comment; if it does not, every request gets an error.
 void Generation::tick() {
   std::lock_guard lock(mu_);
   if (done_) return;
@@ -353,7 +358,8 @@ void Generation::tick() {
                          .type = "server_error",
                          .code = "stalled"});
   }
-  if (now - last_sent_ >= context_.options.keep_alive_interval && http_->unsent_bytes() == 0) {
+  const bool silent = now - last_sent_ >= context_.options.keep_alive_interval;
+  if (plan_.options.stream && silent && http_->unsent_bytes() == 0) {
     http_->write(": keep-alive\n\n");
     last_sent_ = now;
   }
