@@ -32,7 +32,9 @@ class Engine::Impl final : public StepObserver {
 
   ~Impl() override {
     if (!thread_.joinable()) return;
-    drain(clock_.now());
+    // Waiting without end is all that is left to do here: the thread uses what would be destroyed.
+    while (!drain(clock_.now())) {
+    }
     {
       std::lock_guard lock(mu_);
       stop_ = true;
@@ -74,15 +76,19 @@ class Engine::Impl final : public StepObserver {
     if (running_requests_.empty()) running_executor_->request_stop();
   }
 
-  void drain(TimePoint deadline) {
+  bool drain(TimePoint deadline) {
     std::unique_lock lock(mu_);
     drain_deadline_ = drain_deadline_ ? std::min(*drain_deadline_, deadline) : deadline;
+    const TimePoint give_up = std::max(clock_.now(), *drain_deadline_) + kDrainGrace;
     wake_.notify_all();
     while (num_live_ > 0) {
-      if (clock_.now() >= *drain_deadline_ && running_executor_ != nullptr) running_executor_->request_stop();
+      const TimePoint now = clock_.now();
+      if (now >= give_up) return false;
+      if (now >= *drain_deadline_ && running_executor_ != nullptr) running_executor_->request_stop();
       // Short, since the deadline is in the clock's time, which need not be the condition variable's.
       drained_.wait_for(lock, std::chrono::milliseconds(5));
     }
+    return true;
   }
 
   EngineStats stats() const {
@@ -243,7 +249,7 @@ Result<RequestId> Engine::submit(GenerationRequest request, std::shared_ptr<Gene
   return impl_->submit(std::move(request), std::move(listener));
 }
 void Engine::cancel(RequestId id) { impl_->cancel(id); }
-void Engine::drain(TimePoint deadline) { impl_->drain(deadline); }
+bool Engine::drain(TimePoint deadline) { return impl_->drain(deadline); }
 EngineStats Engine::stats() const { return impl_->stats(); }
 const EngineOptions& Engine::options() const { return impl_->options(); }
 

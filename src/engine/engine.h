@@ -21,6 +21,9 @@ struct EngineParts;
 // Thread-safe.
 class Engine {
  public:
+  // A step hears within a layer that it should stop.
+  static constexpr Duration kDrainGrace = std::chrono::seconds(2);
+
   // Builds both engines on `model` (which must outlive the engine) and runs a warm-up through all of their
   // ranks before it returns, so that the first request pays for nothing. kInvalidArgument for bad options,
   // kResourceExhausted when kv_memory_bytes cannot hold one max_context.
@@ -29,7 +32,7 @@ class Engine {
   // The same on executors of the caller's (EngineParts); tests and the simulator's cross-checks use it.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, EngineParts parts,
                                                 const Clock& clock);
-  ~Engine();  // drains with a deadline of now
+  ~Engine();  // ends every request and waits for the step under way
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -45,8 +48,10 @@ class Engine {
   void cancel(RequestId id);
 
   // Refuses new requests from now on, lets the rest run until `deadline`, ends what is left then with
-  // kInsufficientResources, and returns when nothing is left.
-  void drain(TimePoint deadline);
+  // kInsufficientResources, and returns true when nothing is left. False: kDrainGrace later the
+  // engine's thread is still in a step that neither ends nor hears that it should. The engine cannot be
+  // destroyed then, since that waits for its thread.
+  [[nodiscard]] bool drain(TimePoint deadline);
 
   EngineStats stats() const;
   const EngineOptions& options() const;

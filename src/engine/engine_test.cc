@@ -137,13 +137,48 @@ TEST(Engine, drain_finishes_what_fits_and_ends_the_rest_at_its_deadline) {
   ASSERT_TRUE(engine->submit(make_request(1, 10, 3), quick).ok());
   GenerationRequest request = make_request(2, 10, 1000);
   ASSERT_TRUE(engine->submit(request, endless).ok());
-  engine->drain(clock.now() + std::chrono::milliseconds(100));
+  EXPECT_TRUE(engine->drain(clock.now() + std::chrono::milliseconds(100)));
   EXPECT_TRUE(quick->finished && endless->finished);
   EXPECT_EQ(quick->info.reason, FinishReason::kLength);
   EXPECT_EQ(endless->info.reason, FinishReason::kInsufficientResources);
   EXPECT_GT(endless->tokens.size(), 3u);
   EXPECT_EQ(engine->submit(request, endless).status().code(), StatusCode::kUnavailable);
   expect_all_blocks_back(engine->stats());
+}
+
+// The step neither ends nor listens. Time passes on a thread of its own.
+TEST(Engine, drain_gives_up_on_a_step_that_does_not_end) {
+  ManualClock clock;
+  std::atomic<bool> hold{false};
+  std::atomic<bool> in_step{false};
+  ScriptedOptions decode;
+  decode.on_step = [&](std::span<const RankBatch>) {
+    in_step.store(hold.load());
+    while (hold.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return ok_status();
+  };
+  const auto engine = make_engine(small_options(), clock, 64, {}, decode);
+  hold.store(true);
+  const auto held = std::make_shared<RecordingListener>();
+  ASSERT_TRUE(engine->submit(make_request(1, 10, 5), held).ok());
+  while (!in_step.load()) std::this_thread::yield();
+  std::atomic<bool> returned{false};
+  std::thread time([&] {
+    for (int i = 0; i < 1000 && !returned.load(); ++i) {
+      clock.advance(std::chrono::milliseconds(100));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  const TimePoint deadline = clock.now() + std::chrono::seconds(20);
+  EXPECT_FALSE(engine->drain(deadline));
+  returned.store(true);
+  time.join();
+  EXPECT_GE(clock.now(), deadline + Engine::kDrainGrace);
+  EXPECT_FALSE(held->finished);
+  hold.store(false);
+  held->wait();
+  EXPECT_EQ(held->info.reason, FinishReason::kInsufficientResources);
+  EXPECT_TRUE(engine->drain(clock.now()));
 }
 
 // Time passes only when the test says so, and only while a decode step holds the engine's thread: one request
@@ -228,7 +263,7 @@ TEST(Engine, storms_of_cancels_leak_nothing) {
     });
   }
   for (std::thread& client : clients) client.join();
-  engine->drain(clock.now() + std::chrono::seconds(10));
+  EXPECT_TRUE(engine->drain(clock.now() + std::chrono::seconds(10)));
   EngineStats stats = engine->stats();
   expect_all_blocks_back(stats);
   EXPECT_EQ(stats.requests_submitted, kThreads * kPerThread);

@@ -12,8 +12,7 @@
 namespace fathom::serve {
 namespace {
 
-// After the engine has ended every request, the last bytes of their answers may still be on their way out.
-constexpr Duration kFlushTimeMax = std::chrono::seconds(2);
+static_assert(Engine::kDrainGrace < Server::kEndTimeMax, "answers need time to go out");
 constexpr Duration kPollInterval = std::chrono::milliseconds(5);
 
 std::chrono::milliseconds to_ms(double seconds) {
@@ -33,7 +32,10 @@ class ServerImpl final : public Server {
   // Order matters: requests end with the engine, which still needs the HTTP server to answer them.
   ~ServerImpl() override {
     if (context_) context_->ready = false;
-    if (model_) model_->engine().drain(clock_.now());
+    if (model_) {
+      while (!model_->engine().drain(clock_.now())) {
+      }
+    }
     http_.reset();
   }
 
@@ -41,7 +43,7 @@ class ServerImpl final : public Server {
   uint16_t port() const override { return http_->port(); }
   std::string summary() const override;
   const std::string& model_name() const override { return model_->name(); }
-  void shut_down() override;
+  bool shut_down() override;
 
  private:
   void make_context(ApiKeys keys);
@@ -115,17 +117,23 @@ std::string ServerImpl::summary() const {
   return text;
 }
 
-void ServerImpl::shut_down() {
+bool ServerImpl::shut_down() {
   context_->ready = false;
   const TimePoint deadline = clock_.now() + from_seconds(options_.drain_timeout_s);
-  model_->engine().drain(deadline);
-  const TimePoint flush_deadline = clock_.now() + kFlushTimeMax;
+  const bool drained = model_->engine().drain(deadline);
+  if (!drained) {
+    log_error("the engine's thread hangs in a step; its requests end with an error");
+    context_->open_generations.end_all(shutting_down_error());
+  }
+  // After the last request has ended, the last bytes of answers may still be on their way out.
+  const TimePoint flush_deadline = std::min(clock_.now(), deadline) + kEndTimeMax;
   while (admission_->in_flight() > 0 && clock_.now() < flush_deadline)
     std::this_thread::sleep_for(kPollInterval);
   // Tickets go when the last bytes are queued; connections close when those bytes are sent.
   http_->stop_accepting();
   while (http_->num_connections() > 0 && clock_.now() < flush_deadline)
     std::this_thread::sleep_for(kPollInterval);
+  return drained;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import pathlib
+import signal
 import socket
 import time
 
@@ -131,6 +132,48 @@ def test_a_stalled_engine_ends_requests_that_are_not_streamed():
         assert server.post(CHAT, {**QUESTION, "max_tokens": 2}).status == 200
     finally:
         assert server.stop() == 0
+
+
+def wait_for_exit(server, thread, seconds):
+    """The exit code of a server of which this process holds a thread: that one is ours to collect first."""
+    deadline = time.monotonic() + seconds
+    collected = False
+    while server.process.poll() is None:
+        assert time.monotonic() < deadline, "it does not exit"
+        if not collected:
+            with contextlib.suppress(ChildProcessError):
+                collected = os.waitpid(thread, WALL | os.WNOHANG)[0] == thread
+        time.sleep(0.02)
+    return server.process.returncode
+
+
+def test_sigterm_ends_a_server_whose_engine_hangs():
+    drain_s = 1
+    server = Server("--threads", "1", "--drain-timeout", drain_s, env=SLOW_KERNELS)
+    try:
+        requests = [open_request(server, CHAT, {**QUESTION, "stream": stream, "ignore_eos": True, "max_tokens": 2000})
+                    for stream in (False, True)]
+        server.wait_until(20, lambda: server.metrics()["fathom_requests_decoding"] == 2)
+        thread = busiest_thread(server.process.pid)
+        with held_still(thread):
+            stopped_at = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            requests[0].settimeout(20 * SLOWER)
+            whole = read_until(requests[0], b"}}")
+            streamed = read_until(requests[1], b"data: [DONE]")
+            assert wait_for_exit(server, thread, 20 * SLOWER) == 0
+            took_s = time.monotonic() - stopped_at
+        head, _, body = whole.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503") and json.loads(body)["error"]["code"] == "shutting_down"
+        *_, error, done = [line for line in streamed.split(b"\n") if line.startswith(b"data: ")]
+        assert json.loads(error[6:])["error"]["code"] == "shutting_down" and done == b"data: [DONE]"
+        assert took_s < drain_s + 3 + 2 * SLOWER, took_s
+        for sock in requests:
+            sock.close()
+    finally:
+        server.process.kill()
+        server.process.wait()
+        server.process.stdout.close()
 
 
 def test_slow_work_is_no_stall():

@@ -10,6 +10,7 @@
 #include "serve/api/admission.h"
 #include "serve/api/http_server.h"
 #include "serve/api/metrics.h"
+#include "serve/api/open_generations.h"
 #include "serve/api/request.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -44,6 +45,7 @@ struct ApiContext {
   std::atomic<bool> ready{false};     // warmed up and not draining
   std::atomic<uint64_t> next_id{0};   // of responses; starts at a random number
   HttpServer* http = nullptr;         // set before the first request
+  OpenGenerations open_generations{};
 };
 
 }  // namespace fathom::serve

@@ -50,6 +50,14 @@ ApiError api_error_from(const Status& status) {
   return error;
 }
 
+ApiError shutting_down_error() {
+  return ApiError{.http_status = 503,
+                  .message = "the server is shutting down",
+                  .type = "server_error",
+                  .code = "shutting_down",
+                  .retry_after_s = 5};
+}
+
 std::string error_json(const ApiError& error) {
   const auto text_or_null = [](const std::string& s) { return s.empty() ? Json(nullptr) : Json(s); };
   return dump_json(Json{{"error",

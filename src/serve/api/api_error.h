@@ -48,6 +48,9 @@ ApiError bad_request(const std::string& param, fmt::format_string<Args...> forma
 // What an engine or text Status means to an API client.
 ApiError api_error_from(const Status& status);
 
+// What requests get that come, or are not done, when the server ends.
+ApiError shutting_down_error();
+
 std::string error_json(const ApiError& error);
 HttpResponse error_response(const ApiError& error);
 

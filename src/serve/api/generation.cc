@@ -103,15 +103,13 @@ Generation::Generation(ApiContext& context, std::shared_ptr<HttpExchange> http, 
       ticket_(std::move(ticket)),
       last_sent_(context.clock.now()) {}
 
+Generation::~Generation() { context_.open_generations.remove(*this); }
+
 void Generation::start(ApiContext& context, std::shared_ptr<HttpExchange> http, std::string key,
                        GenerationPlan plan) {
   if (auto error = check_context(context, plan)) return http->respond(error_response(*error));
   if (!context.ready.load()) {
-    return http->respond(error_response(ApiError{.http_status = 503,
-                                                 .message = "the server is shutting down",
-                                                 .type = "server_error",
-                                                 .code = "shutting_down",
-                                                 .retry_after_s = 5}));
+    return http->respond(error_response(shutting_down_error()));
   }
   auto ticket = context.admission.admit(key);
   if (!ticket.ok()) return http->respond(error_response(ticket.error()));
@@ -169,6 +167,7 @@ bool Generation::submit_all() {
       if (auto g = weak.lock()) g->context_.http->post([g] { g->send_everything_held(); });
     });
   }
+  context_.open_generations.add(*this);
   schedule_tick();
   return true;
 }
@@ -330,6 +329,11 @@ void Generation::fail(const ApiError& error) {
     http_->respond(error_response(error));
   }
   ticket_.reset();
+}
+
+void Generation::end(const ApiError& error) {
+  std::lock_guard lock(mu_);
+  fail(error);
 }
 
 void Generation::cancel_all() {

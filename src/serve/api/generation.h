@@ -40,6 +40,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   Generation(ApiContext& context, std::shared_ptr<HttpExchange> http, GenerationPlan plan,
              std::shared_ptr<Admission::Ticket> ticket);
+  ~Generation();
+
+  // Answers with an error now, unless it is answered. Thread-safe.
+  void end(const ApiError& error);
 
  private:
   class Listener;
