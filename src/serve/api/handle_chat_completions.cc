@@ -3,6 +3,22 @@
 #include "serve/api/routes.h"
 
 namespace fathom::serve {
+namespace {
+
+// Some templates open the assistant's turn after a user's message only. Where nothing opens it, the model
+// would not answer but write on where the conversation ends.
+std::optional<ApiError> check_turn(const ApiContext& context, const std::vector<ChatMessage>& messages,
+                                   ChatTemplateOptions rendering, const RenderedPrompt& prompt) {
+  const std::string& role = messages.back().role;
+  if (role == "user") return std::nullopt;
+  rendering.add_generation_prompt = false;
+  const auto closed = context.chat_template.render(messages, rendering);
+  if (!closed.ok() || closed->text != prompt.text) return std::nullopt;
+  const std::string last = fmt::format("messages[{}]", messages.size() - 1);
+  return bad_request(last, "{}: the model's chat template opens no answer after a {} message here", last, role);
+}
+
+}  // namespace
 
 void handle_chat_completions(ApiContext& context, ApiCall call) {
   auto parsed = parse_chat_request(call.http->request().body, context.limits);
@@ -16,6 +32,9 @@ void handle_chat_completions(ApiContext& context, ApiCall call) {
                                       .now_unix_s = context.clock.unix_seconds()};
   auto prompt = context.chat_template.render(request.messages, rendering);
   if (!prompt.ok()) return call.http->respond(error_response(api_error_from(prompt.status())));
+  if (auto error = check_turn(context, request.messages, rendering, *prompt)) {
+    return call.http->respond(error_response(*error));
+  }
 
   GenerationPlan plan;
   plan.prompt_param = "messages";

@@ -279,6 +279,17 @@ void read_messages(ObjectReader& reader, const RequestLimits& limits, std::vecto
   check_text_bytes(reader, limits, "messages", bytes);
 }
 
+// The model answers a message; going on with its own is DeepSeek's `prefix`, which is refused.
+void refuse_answer_last(ObjectReader& reader, const std::vector<ChatMessage>& messages) {
+  if (messages.empty() || messages.back().role != "assistant") return;
+  const std::string last = fmt::format("messages[{}]", messages.size() - 1);
+  ApiError error = bad_request(
+      last, "{}: the last message is the assistant's; going on with it is not supported by this server",
+      last);
+  error.code = "unsupported_parameter";
+  reader.fail(std::move(error));
+}
+
 // OpenAI's `reasoning_effort`: a model that thinks at one length only can think or not.
 void read_reasoning_effort(ObjectReader& reader, ChatRequest& request) {
   if (reader.find("reasoning_effort") == nullptr) return;
@@ -378,6 +389,7 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestLi
   ChatRequest request;
   request.model = reader.text("model", "");
   read_messages(reader, limits, request.messages);
+  refuse_answer_last(reader, request.messages);
   read_thinking(reader, request);
   read_options(reader, limits, request.options);
   read_empty_tools(reader);

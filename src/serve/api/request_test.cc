@@ -14,8 +14,8 @@ constexpr RequestLimits kLimits{.vocab_size = 100, .context_max = 512};
 TEST(Request, a_full_chat_request_arrives_whole) {
   auto parsed = parse_chat_request(
       R"({"model":"m","messages":[{"role":"developer","content":"be brief"},
-          {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
-          {"role":"assistant","content":"c","reasoning_content":"r"}],
+          {"role":"assistant","content":"c","reasoning_content":"r"},
+          {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],
           "temperature":0.5,"top_p":0.25,"top_k":-1,"min_p":0.125,"seed":-3,"n":2,"max_tokens":7,
           "max_completion_tokens":9,"stop":"x","stop_token_ids":[5],"logit_bias":{"3":-1.5},"logprobs":true,
           "top_logprobs":4,"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true,
@@ -26,8 +26,8 @@ TEST(Request, a_full_chat_request_arrives_whole) {
   EXPECT_EQ(request.model, "m");
   ASSERT_EQ(request.messages.size(), 3u);
   EXPECT_EQ(request.messages[0].role, "system");
-  EXPECT_EQ(request.messages[1].content, "ab");
-  EXPECT_EQ(request.messages[2].reasoning_content, "r");
+  EXPECT_EQ(request.messages[1].reasoning_content, "r");
+  EXPECT_EQ(request.messages[2].content, "ab");
   EXPECT_EQ(request.thinking, true);
   const GenerationOptions& options = request.options;
   EXPECT_EQ(options.sampling.temperature, 0.5f);
@@ -52,6 +52,22 @@ TEST(Request, null_counts_as_absent) {
       kLimits);
   ASSERT_TRUE(parsed.ok()) << parsed.error().message;
   EXPECT_EQ(parsed.value().options.sampling.temperature, 1.0f);
+}
+
+TEST(Request, a_conversation_ends_with_what_is_to_be_answered) {
+  const auto parse = [](const std::string& more) {
+    return parse_chat_request(R"({"messages":[{"role":"user","content":"a"},)" + more + "]}", kLimits);
+  };
+  for (const char* last :
+       {R"({"role":"assistant","content":"5"})", R"({"role":"assistant","content":null})"}) {
+    const auto refused = parse(last);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().param, "messages[1]");
+    EXPECT_EQ(refused.error().code, "unsupported_parameter");
+    EXPECT_TRUE(parse(std::string(last) + R"(,{"role":"user","content":"b"})").ok());
+  }
+  // Counting tokens of a conversation is another matter.
+  EXPECT_TRUE(parse_tokenize_request(R"({"messages":[{"role":"assistant","content":"5"}]})", kLimits).ok());
 }
 
 TEST(Request, fields_of_one_value_are_honoured_or_refused) {
