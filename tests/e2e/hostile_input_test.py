@@ -42,6 +42,16 @@ BAD_FIELDS = [
     ("stream_options.include_usage", with_(stream=True, stream_options={"include_usage": 3})),
     ("tools", with_(tools=[{"type": "function", "function": {"name": "f"}}])),
     ("tool_choice", with_(tool_choice="required")), ("response_format", with_(response_format={"type": "json_object"})),
+    ("thinking.budget_tokens", with_(thinking={"type": "enabled", "budget_tokens": 5})),
+    ("thinking.flibber", with_(thinking={"type": "disabled", "flibber": None})),
+    ("response_format.json_schema", with_(response_format={"type": "text", "json_schema": {}})),
+    ("response_format.flibber", with_(response_format={"type": "text", "flibber": 1})),
+    ("messages[0].content[1].flibber", {"messages": [{"role": "user", "content": [
+        {"type": "text", "text": "a"}, {"type": "text", "text": "b", "flibber": 1}]}]}),
+    ("messages[0].flibber", {"messages": [{"role": "user", "content": "a", "flibber": 1}]}),
+    ("stream_options.flibber", with_(stream=True, stream_options={"flibber": 1})),
+    ("metadata", with_(metadata={"a": {"flibber": 1}})), ("logit_bias", with_(logit_bias={"5": {}})),
+    ("tools", with_(tools=[{}])), ("tool_choice", with_(tool_choice={"type": "auto"})),
     ("functions", with_(functions=[{"name": "f"}])), ("flibber", with_(flibber=1)), ("thinking", with_(thinking="on")),
 ]
 

@@ -41,6 +41,15 @@ def test_the_model_answers_with_its_working_apart(client, model):
     assert 0 < usage.completion_tokens_details.reasoning_tokens < usage.completion_tokens
 
 
+def test_an_answer_goes_back_as_the_client_holds_it(client, model):
+    """Its object, all of its fields with their nulls, or the fields that were set: as the history of the next turn."""
+    message = client.chat.completions.create(model=model, messages=QUESTION, temperature=0).choices[0].message
+    follow_up = {"role": "user", "content": [{"type": "text", "text": "What is 1 + 2?"}]}
+    answers = {client.chat.completions.create(model=model, messages=[*QUESTION, held, follow_up], temperature=0).choices[0].message.content
+               for held in (message, message.model_dump(), message.to_dict())}
+    assert len(answers) == 1 and "3" in answers.pop()
+
+
 def collect(stream):
     reasoning, content, finish, usage, ids, order = "", "", None, None, [], []
     for chunk in stream:

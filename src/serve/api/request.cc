@@ -141,8 +141,15 @@ void read_stream_options(ObjectReader& reader, GenerationOptions& options) {
 void read_response_format(ObjectReader& reader) {
   const Json* format = reader.find("response_format");
   if (format == nullptr) return;
-  const bool plain = format->is_object() && format->value("type", Json()) == "text";
-  if (plain) return;
+  if (format->is_object()) {
+    ObjectReader inner(*format, "response_format.");
+    const Json* type = inner.find("type");
+    if (type != nullptr && *type == "text") {
+      inner.refuse({"json_schema"});
+      if (auto error = inner.finish()) reader.fail(*error);
+      return;
+    }
+  }
   ApiError error = bad_request(
       "response_format", "response_format other than {{\"type\":\"text\"}} is not supported by this server");
   error.code = "unsupported_parameter";
@@ -214,12 +221,16 @@ void read_content(ObjectReader& reader, const Json& content, const std::string& 
   }
   out.emplace();
   for (size_t i = 0; i < content.size(); ++i) {
-    const Json& part = content[i];
-    if (!part.is_object() || part.value("type", Json()) != "text" ||
-        !part.value("text", Json()).is_string()) {
+    const Json& json = content[i];
+    const bool is_text =
+        json.is_object() && json.value("type", Json()) == "text" && json.value("text", Json()).is_string();
+    if (!is_text) {
       return reader.fail(bad_request(where, "{}[{}]: only parts of type 'text' are supported", where, i));
     }
-    *out += part["text"].get<std::string>();
+    ObjectReader part(json, fmt::format("{}[{}].", where, i));
+    part.find("type");
+    *out += part.text("text", "");
+    if (auto error = part.finish()) return reader.fail(*error);
   }
 }
 
@@ -315,7 +326,10 @@ void read_thinking(ObjectReader& reader, ChatRequest& request) {
       return reader.fail(
           bad_request("thinking", R"(thinking: expected {{"type": "enabled"}} or {{"type": "disabled"}})"));
     }
-    request.thinking = type == "enabled";
+    ObjectReader inner(*thinking, "thinking.");
+    request.thinking = inner.text("type", "") == "enabled";
+    inner.refuse({"budget_tokens"});
+    if (auto error = inner.finish()) return reader.fail(*error);
   }
   const Json* kwargs = reader.find("chat_template_kwargs");
   if (kwargs == nullptr) return;

@@ -114,6 +114,24 @@ TEST(Request, labels_without_effect_have_types) {
             "taken");
 }
 
+TEST(Request, fields_of_inner_objects_are_honoured_or_named) {
+  EXPECT_EQ(param_of(R"("thinking":{"type":"enabled","budget_tokens":null})"), "taken");
+  EXPECT_EQ(param_of(R"("thinking":{"type":"enabled","budget_tokens":1})"), "thinking.budget_tokens");
+  EXPECT_EQ(param_of(R"("thinking":{"type":"disabled","x":1})"), "thinking.x");
+  EXPECT_EQ(param_of(R"("response_format":{"type":"text","json_schema":null})"), "taken");
+  EXPECT_EQ(param_of(R"("response_format":{"type":"text","json_schema":{}})"), "response_format.json_schema");
+  EXPECT_EQ(param_of(R"("response_format":{"type":"text","x":1})"), "response_format.x");
+  EXPECT_EQ(param_of(R"("response_format":{})"), "response_format");
+  const auto content = [](const std::string& parts) {
+    const auto parsed = parse_chat_request(
+        fmt::format(R"({{"messages":[{{"role":"user","content":[{}]}}]}})", parts), kLimits);
+    return parsed.ok() ? "taken" : parsed.error().param;
+  };
+  EXPECT_EQ(content(R"({"type":"text","text":"a"})"), "taken");
+  EXPECT_EQ(content(R"({"type":"text","text":"a"},{"type":"text","text":"b","x":1})"),
+            "messages[0].content[1].x");
+}
+
 TEST(Request, an_id_of_the_logit_bias_is_written_in_one_way) {
   for (const char* id : {"05", "+5", "-0", " 5", "5 ", "5.0", "0x5", "", "99999999999"}) {
     EXPECT_EQ(param_of(fmt::format(R"("logit_bias":{{"{}":1}})", id)), "logit_bias") << id;
