@@ -35,10 +35,13 @@ struct AbsorbedQuery {
   const float* rope = nullptr;  // [num_heads, rope_dim]
   int64_t rope_stride = 0;
   int64_t num_heads = 0;
-  int64_t visible = 0;  // sees tokens [0, visible), ≥ 1
-  float scale = 1.0f;
+  int64_t visible = 0;   // sees tokens [0, visible), ≥ 1
+  float scale = 1.0f;    // > 0
   float* out = nullptr;  // [num_heads, latent_dim]: Σ_t p_t · latent_t, normalised
   int64_t out_stride = 0;
+  // The first block that the thread's next query will read, to be brought into the cache meanwhile; may be
+  // null.
+  const void* next_block = nullptr;
 };
 
 // Reads each latent block once for all the heads. `scratch`: mla_absorbed_scratch_bytes, aligned to 64.
@@ -62,7 +65,7 @@ struct PerHeadQuery {
   int64_t q_stride = 0;
   int64_t rows = 0;
   int64_t start = 0;
-  float scale = 1.0f;
+  float scale = 1.0f;    // > 0
   float* out = nullptr;  // [rows, v_dim]
   int64_t out_stride = 0;
 };

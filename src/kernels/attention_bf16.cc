@@ -1,8 +1,8 @@
 // Attention over BF16 storage with vdpbf16ps: scores and weighted sums are small products of BF16 pairs.
-#include "kernels/attention_softmax.h"
+#include "kernels/attention_softmax_bf16.h"
 #include "kernels/dispatch_tables.h"
 #include "kernels/micro_bf16.h"
-#include "kernels/simd_avx512.h"
+#include "kernels/simd_bf16.h"
 #include "kernels/transpose_avx512.h"
 
 namespace fathom {
@@ -32,8 +32,8 @@ FATHOM_INLINE void run_rows(MicroArgs args, int64_t rows) {
   });
 }
 
-// sums[h, d] += Σ_t p[t, h] · latent[t, d] for a block of heads and 32 columns d of one tile. Two tokens'
-// rows are interleaved into pairs as they are read.
+// sums[h, d] = sums · fade[h] + Σ_t p[t, h] · latent[t, d] for a block of heads and 32 columns d of one tile.
+// Two tokens' rows are interleaved into pairs as they are read.
 struct WeighArgs {
   const uint32_t* p;  // pairs of tokens: [(count + 1) / 2][p_stride], one lane per head
   int64_t p_stride;
@@ -43,6 +43,8 @@ struct WeighArgs {
   __mmask32 columns;
   float* c;
   int64_t c_stride;
+  bool first;             // the sums start at zero
+  const float* fade;      // null: the sums stay as they are
   const std::byte* next;  // what to bring into the cache meanwhile: 64 bytes per pair of tokens
 };
 
@@ -56,8 +58,11 @@ struct WeighKernel {
     __m512 acc[kRows][2];
     FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      acc[r][0] = _mm512_loadu_ps(args.c + r * args.c_stride);
-      acc[r][1] = _mm512_loadu_ps(args.c + r * args.c_stride + 16);
+      FATHOM_UNROLL
+      for (int v = 0; v < 2; ++v) {
+        acc[r][v] = args.first ? _mm512_setzero_ps() : _mm512_loadu_ps(args.c + r * args.c_stride + v * 16);
+        if (args.fade != nullptr) acc[r][v] = _mm512_mul_ps(acc[r][v], _mm512_set1_ps(args.fade[r]));
+      }
     }
     const std::byte* row = args.latent;
     const uint32_t* p = args.p;
@@ -83,16 +88,6 @@ struct WeighKernel {
       _mm512_storeu_ps(args.c + r * args.c_stride, acc[r][0]);
       _mm512_storeu_ps(args.c + r * args.c_stride + 16, acc[r][1]);
     }
-  }
-
-  // Words first, 32 + first, first + 1, …: from two rows, the pairs of 16 columns.
-  static FATHOM_INLINE __m512i pair_order(int first) {
-    alignas(64) uint16_t order[32];
-    for (int i = 0; i < 16; ++i) {
-      order[2 * i] = static_cast<uint16_t>(first + i);
-      order[2 * i + 1] = static_cast<uint16_t>(32 + first + i);
-    }
-    return _mm512_load_si512(order);
   }
 };
 
@@ -123,7 +118,7 @@ struct Absorbed {
     odd_rows = scratch.take<std::byte>(kAttentionTile * pairs * 4);
     rows_bf16 = scratch.take<Bf16>(16 * round_up(pairs, 16) * 2);
     state = scratch.take_state(heads);
-    __builtin_memset(sums, 0, static_cast<size_t>(query.num_heads * latent) * 4);
+    for (int64_t h = 0; h < heads; ++h) state.highest[h] = kHiddenScore;
     pack_query();
   }
 
@@ -153,18 +148,19 @@ struct Absorbed {
   }
 
   void round_head(int64_t h, Bf16* row, int64_t elements) const {
-    __builtin_memset(static_cast<void*>(row), 0, static_cast<size_t>(elements) * 2);
-    if (h >= query.num_heads) return;
+    const int64_t used = h < query.num_heads ? dim : 0;
+    __builtin_memset(static_cast<void*>(row + used), 0, static_cast<size_t>(elements - used) * 2);
+    if (used == 0) return;
     round_elements(query.latent + h * query.latent_stride, kv.latent_dim, row);
     round_elements(query.rope + h * query.rope_stride, kv.rope_dim, row + kv.latent_dim);
   }
 
   static FATHOM_INLINE void round_elements(const float* x, int64_t n, Bf16* out) {
     int64_t i = 0;
-    for (; i + 16 <= n; i += 16) Avx512::store_bf16(out + i, Avx512::load(x + i));
+    for (; i + 16 <= n; i += 16) Avx512Bf16::store_bf16(out + i, Avx512::load(x + i));
     if (i == n) return;
     Bf16 rest[16];
-    Avx512::store_bf16(rest, Avx512::load_part(x + i, n - i));
+    Avx512Bf16::store_bf16(rest, Avx512::load_part(x + i, n - i));
     __builtin_memcpy(static_cast<void*>(out + i), rest, static_cast<size_t>(n - i) * 2);
   }
 
@@ -195,25 +191,25 @@ struct Absorbed {
     }
   }
 
-  // Probabilities (BF16 values in F32) of tokens 2t and 2t + 1 into one lane.
-  void pair_probabilities(int64_t count) {
-    for (int64_t t = 0; t < count; t += 2) {
-      for (int64_t h = 0; h < query.num_heads; h += 16) {
-        const __m512i even = _mm512_castps_si512(_mm512_load_ps(scores + t * heads + h));
-        const __m512i odd = t + 1 < count ? _mm512_castps_si512(_mm512_load_ps(scores + (t + 1) * heads + h))
-                                          : _mm512_setzero_si512();
-        _mm512_store_si512(p + t / 2 * heads + h, _mm512_or_si512(_mm512_srli_epi32(even, 16), odd));
-      }
+  // Scores to pairs of probabilities. Whether any head's maximum rose.
+  bool softmax_tile(int64_t count) {
+    bool rose = false;
+    for (int64_t h = 0; h < query.num_heads; h += 16) {
+      const ScoreTile tile{scores + h, heads, count, 0, query.scale * kLog2E, p + h, heads};
+      softmax_pairs<false>(tile, state.highest + h, state.sum + h, state.fade + h);
+      rose |= _mm512_cmp_ps_mask(_mm512_loadu_ps(state.fade + h), _mm512_set1_ps(1.0f), _CMP_NEQ_UQ) != 0;
     }
+    return rose;
   }
 
-  void weigh_tile(const std::byte* rows, int64_t count, const std::byte* next) {
+  void weigh_tile(const std::byte* rows, int64_t count, bool first, bool rose, const std::byte* next) {
     const std::byte* next_end = next + kAttentionTile * row_bytes;
     WeighArgs args{};
     args.p_stride = heads;
     args.latent_stride = row_bytes;
     args.count = count;
     args.c_stride = latent;
+    args.first = first;
     args.next = next;
     for (int64_t d = 0; d < kv.latent_dim; d += 32) {
       const int64_t columns = smaller(32, kv.latent_dim - d);
@@ -222,6 +218,7 @@ struct Absorbed {
       for_row_blocks<WeighKernel>(query.num_heads, [&](int64_t done, int64_t rows_now) {
         args.p = p + done;
         args.c = sums + done * latent + d;
+        args.fade = rose && !first ? state.fade + done : nullptr;
         kMicroKernels<WeighKernel>[rows_now - 1](args);
         // All of the next tile's rows once, then lines that are there already.
         args.next = args.next + kAttentionTile * 32 < next_end ? args.next + kAttentionTile * 32 : rows;
@@ -229,22 +226,32 @@ struct Absorbed {
     }
   }
 
+  // What to bring into the cache beside the tile at `begin`: the next one, or, where that is short or
+  // missing, what the next query begins with.
+  const std::byte* next_rows(int64_t begin) const {
+    const int64_t next = begin + kAttentionTile;
+    if (query.visible - next >= kAttentionTile / 2) return latent_row(kv, next);
+    return query.next_block != nullptr ? static_cast<const std::byte*>(query.next_block)
+                                       : latent_row(kv, begin);
+  }
+
   void run() {
     for (int64_t begin = 0; begin < query.visible; begin += kAttentionTile) {
       const int64_t count = smaller(kAttentionTile, query.visible - begin);
       const std::byte* rows = latent_row(kv, begin);
-      const bool last = begin + kAttentionTile >= query.visible;
       score_tile(rows, count);
-      softmax_heads<Avx512Bf16, true>(scores, heads, count, query.num_heads, query.scale, state);
-      pair_probabilities(count);
-      for (int64_t h = 0; h < query.num_heads; ++h)
-        scale_row<Avx512>(sums + h * latent, latent, state.fade[h]);
-      weigh_tile(rows, count, last ? rows : latent_row(kv, begin + kAttentionTile));
+      const bool rose = softmax_tile(count);
+      weigh_tile(rows, count, begin == 0, rose, next_rows(begin));
     }
-    for (int64_t h = 0; h < query.num_heads; ++h) {
-      scale_row<Avx512>(sums + h * latent, latent, 1.0f / state.sum[h]);
-      __builtin_memcpy(query.out + h * query.out_stride, sums + h * latent,
-                       static_cast<size_t>(kv.latent_dim) * 4);
+    for (int64_t h = 0; h < query.num_heads; ++h) write_head(sums + h * latent, 1.0f / state.sum[h], h);
+  }
+
+  void write_head(const float* sum, float normalise, int64_t h) {
+    const __m512 factor = _mm512_set1_ps(normalise);
+    float* out = query.out + h * query.out_stride;
+    for (int64_t d = 0; d < kv.latent_dim; d += 16) {
+      const int64_t n = smaller(16, kv.latent_dim - d);
+      Avx512::store_part(out + d, n, _mm512_mul_ps(_mm512_load_ps(sum + d), factor));
     }
   }
 };

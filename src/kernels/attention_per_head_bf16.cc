@@ -1,154 +1,216 @@
-// Per-head attention over BF16 keys and values with vdpbf16ps. A tile of 64 keys is rearranged once for all
-// the query rows of a group: keys as [pairs of dim][32 keys], values as [pairs of keys][32 columns].
-#include "kernels/attention_softmax.h"
+// Per-head attention over BF16 keys and values with vdpbf16ps, turned so that query tokens are lanes: scores
+// come out as [keys][32 queries], and their probabilities are at once the panel that the values, as
+// [columns][keys], are multiplied with. Queries are packed once, keys are read as rows, and only values are
+// turned, once per tile of keys.
+#include "kernels/attention_softmax_bf16.h"
 #include "kernels/dispatch_tables.h"
 #include "kernels/micro_bf16.h"
-#include "kernels/simd_avx512.h"
 #include "kernels/transpose_avx512.h"
 
 namespace fathom {
 namespace {
 
-struct ProductKernel {
+constexpr int64_t kPanelQueries = 32;
+static_assert(kPerHeadGroupRows % kPanelQueries == 0);
+
+// scores[key, query] = Σ keys[key, ·] · queries[·, query].
+struct ScoreKernel {
   using Args = MicroArgs;
   static constexpr int kMaxRows = 14;
   template <int kRows>
   static void run(const MicroArgs& args) {
-    run_bf16<kRows, 2, 1>(args);
+    run_bf16<kRows, 2, 0>(args);
   }
 };
 
-// c[rows, 32 · panels] (+)= a · panels.
-FATHOM_INLINE void multiply(MicroArgs args, int64_t rows, int64_t panels) {
-  const int64_t panel_bytes = (args.k_count + 1) / 2 * 128;
+// sums[column, query] = sums · fade + Σ values[column, key] · p[key, query].
+struct WeighArgs : MicroArgs {
+  const float* fade;  // [32]
+};
+struct WeighKernel {
+  using Args = WeighArgs;
+  static constexpr int kMaxRows = 14;
+  template <int kRows>
+  static void run(const WeighArgs& args) {
+    const __m512 fade[2] = {_mm512_load_ps(args.fade), _mm512_load_ps(args.fade + 16)};
+    __m512 acc[kRows][2];
+    FATHOM_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      FATHOM_UNROLL
+      for (int v = 0; v < 2; ++v) {
+        const float* c = args.c + r * kPanelQueries + v * 16;
+        acc[r][v] = args.first ? _mm512_setzero_ps() : _mm512_mul_ps(_mm512_load_ps(c), fade[v]);
+      }
+    }
+    add_products<kRows, 2, 0>(args, acc);
+    store_sums<kRows, 2>(args, acc);
+  }
+};
+
+template <class K>
+FATHOM_INLINE void multiply(typename K::Args args, int64_t rows) {
   const std::byte* a = args.a;
   float* c = args.c;
-  for (int64_t panel = 0; panel < panels; ++panel) {
-    for_row_blocks<ProductKernel>(rows, [&](int64_t done, int64_t count) {
-      args.a = a + done * args.a_stride;
-      args.c = c + done * args.c_stride + panel * 32;
-      kMicroKernels<ProductKernel>[count - 1](args);
-    });
-    args.w += panel_bytes;
-  }
+  for_row_blocks<K>(rows, [&](int64_t done, int64_t count) {
+    args.a = a + done * args.a_stride;
+    args.c = c + done * args.c_stride;
+    kMicroKernels<K>[count - 1](args);
+  });
 }
 
+// n elements, with nothing written beyond them.
+FATHOM_INLINE void copy_row(const Bf16* from, int64_t n, Bf16* to) {
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) _mm512_storeu_si512(to + i, _mm512_loadu_si512(from + i));
+  if (i < n) __builtin_memcpy(static_cast<void*>(to + i), from + i, static_cast<size_t>(n - i) * 2);
+}
+
+// Up to kPerHeadGroupRows query rows over all the keys they see.
 struct PerHead {
   const LatentBlocks& kv;
   const PerHeadKeys& keys;
   const PerHeadQuery& query;
-  int64_t dim, value_columns;  // padded to 32
-  Bf16* q;                     // [rows][dim]
-  Bf16* key_rows;              // [64][dim]: nope | rope
-  std::byte* key_panels;       // 2 · [dim / 2][32 keys]
-  std::byte* value_panels;     // value_columns / 32 · [32 pairs of keys][32]
-  float* scores;               // [64 rows][64]
-  Bf16* p;                     // [64 rows][64]
-  float* sums;                 // [rows][value_columns]
-  SoftmaxState state;
+  int64_t width, dim;     // of a key; padded to pairs
+  int64_t value_columns;  // padded to 32
+  std::byte* queries;     // [panels of 32 queries][dim / 2][32]
+  Bf16* key_rows;         // [64][dim]: nope | rope
+  Bf16* value_rows;       // [value_columns][64 keys]
+  float* scores;          // [64 keys][32 queries]
+  uint32_t* p;            // [32 pairs of keys][32 queries]
+  float* sums;            // [panels][value_columns][32 queries]
+  float* fade;            // [32]
+  SoftmaxState state;     // of queries
 
   PerHead(const LatentBlocks& kv, const PerHeadKeys& keys, const PerHeadQuery& query, std::byte* memory)
       : kv(kv), keys(keys), query(query) {
-    dim = round_up(keys.nope_dim + kv.rope_dim, 32);
+    width = keys.nope_dim + kv.rope_dim;
+    dim = round_up(width, 2);
     value_columns = round_up(keys.v_dim, 32);
+    const int64_t rows = round_up(query.rows, kPanelQueries);
     ScratchMemory scratch{memory};
-    q = scratch.take<Bf16>(query.rows * dim);
+    queries = scratch.take<std::byte>(rows * dim * 2);
     key_rows = scratch.take<Bf16>(kAttentionTile * dim);
-    key_panels = scratch.take<std::byte>(kAttentionTile * dim * 2);
-    value_panels = scratch.take<std::byte>(kAttentionTile * value_columns * 2);
-    scores = scratch.take<float>(kPerHeadBlockRows * kAttentionTile);
-    p = scratch.take<Bf16>(kPerHeadBlockRows * kAttentionTile);
-    sums = scratch.take<float>(query.rows * value_columns);
-    state = scratch.take_state(query.rows);
-    __builtin_memset(sums, 0, static_cast<size_t>(query.rows * value_columns) * 4);
-    __builtin_memset(static_cast<void*>(key_rows), 0, static_cast<size_t>(kAttentionTile * dim) * 2);
-    round_query();
+    value_rows = scratch.take<Bf16>(value_columns * kAttentionTile);
+    scores = scratch.take<float>(kAttentionTile * kPanelQueries);
+    p = scratch.take<uint32_t>(kAttentionTile / 2 * kPanelQueries);
+    sums = scratch.take<float>(rows * value_columns);
+    fade = scratch.take<float>(kPanelQueries);
+    state = scratch.take_state(rows);
+    for (int64_t r = 0; r < rows; ++r) state.highest[r] = kHiddenScore;
+    // The padding behind an odd width must be a number.
+    for (int64_t t = 0; t < kAttentionTile && dim > width; ++t) key_rows[t * dim + width] = Bf16{};
+    for (int64_t row = 0; row < rows; row += 16) pack_queries(row);
   }
 
-  void round_query() {
-    const int64_t width = keys.nope_dim + kv.rope_dim;
-    for (int64_t r = 0; r < query.rows; ++r) {
-      for (int64_t i = 0; i < dim; i += 16) {
-        const int64_t n = smaller(16, width - i);
-        const __m512 x = n > 0 ? Avx512::load_part(query.q + r * query.q_stride + i, n) : _mm512_setzero_ps();
-        Avx512::store_bf16(q + r * dim + i, x);
+  // 16 queries: rows of pairs, turned into lanes. Rows that do not exist are zero.
+  void pack_queries(int64_t row) {
+    std::byte* panel = queries + row / kPanelQueries * dim * kPanelQueries * 2 + row % kPanelQueries * 4;
+    for (int64_t i = 0; i < dim; i += 32) {
+      const int64_t low = smaller(16, width - i), high = smaller(16, width - i - low);
+      __m512i x[16];
+      FATHOM_UNROLL
+      for (int r = 0; r < 16; ++r) {
+        const bool exists = row + r < query.rows;
+        const float* q = query.q + (exists ? row + r : 0) * query.q_stride + i;
+        const __m512 first = Avx512::load_part(q, exists ? low : 0);
+        const __m512 second = Avx512::load_part(q + low, exists ? high : 0);
+        x[r] = (__m512i)_mm512_cvtne2ps_pbh(second, first);
       }
+      transpose(x);
+      const int64_t pairs = smaller(16, (dim - i) / 2);
+      for (int64_t pair = 0; pair < pairs; ++pair) _mm512_store_si512(panel + (i / 2 + pair) * 128, x[pair]);
     }
-  }
-
-  FATHOM_INLINE const Bf16* value_row(int64_t token) const {
-    return static_cast<const Bf16*>(keys.v) + token * keys.v_stride;
   }
 
   void load_keys(int64_t begin, int64_t count) {
+    const auto* nope = static_cast<const Bf16*>(keys.nope) + begin * keys.nope_stride;
+    const auto* rope = reinterpret_cast<const Bf16*>(latent_row(kv, begin)) + kv.latent_dim;
     for (int64_t t = 0; t < count; ++t) {
-      Bf16* row = key_rows + t * dim;
-      __builtin_memcpy(static_cast<void*>(row),
-                       static_cast<const Bf16*>(keys.nope) + (begin + t) * keys.nope_stride,
-                       static_cast<size_t>(keys.nope_dim) * 2);
-      __builtin_memcpy(static_cast<void*>(row + keys.nope_dim), latent_row(kv, begin + t) + kv.latent_dim * 2,
-                       static_cast<size_t>(kv.rope_dim) * 2);
+      copy_row(nope + t * keys.nope_stride, keys.nope_dim, key_rows + t * dim);
+      copy_row(rope + t * kv.row_stride, kv.rope_dim, key_rows + t * dim + keys.nope_dim);
     }
-    for (int64_t group = 0; group * 16 < count; ++group) {
-      std::byte* panel = key_panels + group / 2 * dim * 64 + group % 2 * 64;
-      for (int64_t i = 0; i < dim; i += 32) {
+  }
+
+  // Keys past `count` become zero.
+  void load_values(int64_t begin, int64_t count) {
+    const auto* rows = static_cast<const Bf16*>(keys.v) + begin * keys.v_stride;
+    for (int64_t column = 0; column < keys.v_dim; column += 16) {
+      const auto columns = static_cast<__mmask32>(~0u >> (32 - smaller(16, keys.v_dim - column)));
+      for (int64_t first = 0; first < count; first += 32) {
+        const auto row = [&](int64_t t) {
+          if (t >= count) return _mm512_setzero_si512();
+          return _mm512_maskz_loadu_epi16(columns, rows + t * keys.v_stride + column);
+        };
         __m512i x[16];
         FATHOM_UNROLL
-        for (int t = 0; t < 16; ++t) x[t] = _mm512_load_si512(key_rows + (group * 16 + t) * dim + i);
+        for (int pair = 0; pair < 16; ++pair) {
+          const int64_t t = first + 2 * pair;
+          x[pair] = _mm512_permutex2var_epi16(row(t), pair_order(0), row(t + 1));
+        }
         transpose(x);
+        Bf16* out = value_rows + column * kAttentionTile + first;
         FATHOM_UNROLL
-        for (int pair = 0; pair < 16; ++pair) _mm512_store_si512(panel + (i / 2 + pair) * 128, x[pair]);
+        for (int c = 0; c < 16; ++c) _mm512_store_si512(out + c * kAttentionTile, x[c]);
       }
     }
   }
 
-  void load_values(int64_t begin, int64_t count) {
-    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
-                                         38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-    const int64_t pairs = (count + 1) / 2;
-    for (int64_t column = 0; column < keys.v_dim; column += 32) {
-      const auto mask = static_cast<__mmask32>(~0u >> (32 - smaller(32, keys.v_dim - column)));
-      std::byte* panel = value_panels + column / 32 * pairs * 128;
-      for (int64_t t = 0; t < count; t += 2) {
-        const __m512i even = _mm512_maskz_loadu_epi16(mask, value_row(begin + t) + column);
-        const __m512i odd = t + 1 < count ? _mm512_maskz_loadu_epi16(mask, value_row(begin + t + 1) + column)
-                                          : _mm512_setzero_si512();
-        _mm512_store_si512(panel + t * 64, _mm512_permutex2var_epi16(even, low, odd));
-        _mm512_store_si512(panel + t * 64 + 64, _mm512_permutex2var_epi16(even, high, odd));
+  // A panel of queries against the loaded tile of `count` keys from `begin` on.
+  void attend(int64_t panel, int64_t begin, int64_t count) {
+    const int64_t own = query.start + panel * kPanelQueries - begin;  // the first query's, among the keys
+    const int64_t seen = smaller(count, own + kPanelQueries);         // by the last query
+    MicroArgs product{};
+    product.a = reinterpret_cast<const std::byte*>(key_rows);
+    product.a_stride = dim * 2;
+    product.w = queries + panel * dim * kPanelQueries * 2;
+    product.k_count = dim;
+    product.c = scores;
+    product.c_stride = kPanelQueries;
+    product.first = true;
+    multiply<ScoreKernel>(product, seen);
+
+    const float factor = query.scale * kLog2E;
+    for (int64_t lane = 0; lane < kPanelQueries; lane += 16) {
+      const ScoreTile tile{scores + lane, kPanelQueries, seen, own + lane, factor, p + lane, kPanelQueries};
+      const int64_t row = panel * kPanelQueries + lane;
+      if (seen > own + lane + 1) {
+        softmax_pairs<true>(tile, state.highest + row, state.sum + row, fade + lane);
+      } else {
+        softmax_pairs<false>(tile, state.highest + row, state.sum + row, fade + lane);
       }
     }
+
+    WeighArgs weigh{};
+    weigh.a = reinterpret_cast<const std::byte*>(value_rows);
+    weigh.a_stride = kAttentionTile * 2;
+    weigh.w = reinterpret_cast<const std::byte*>(p);
+    weigh.k_count = seen;
+    weigh.c = sums + panel * value_columns * kPanelQueries;
+    weigh.c_stride = kPanelQueries;
+    weigh.first = begin == 0;
+    weigh.fade = fade;
+    multiply<WeighKernel>(weigh, keys.v_dim);
   }
 
-  // Query rows [block, block + rows) against the loaded tile.
-  void attend(int64_t block, int64_t rows, int64_t begin, int64_t count) {
-    MicroArgs args{};
-    args.a = reinterpret_cast<const std::byte*>(q + block * dim);
-    args.a_stride = dim * 2;
-    args.w = key_panels;
-    args.k_count = dim;
-    args.c = scores;
-    args.c_stride = kAttentionTile;
-    args.first = true;
-    multiply(args, rows, (count + 31) / 32);
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t visible = smaller(count, query.start + block + r + 1 - begin);
-      Bf16* line = p + r * kAttentionTile;
-      softmax_keys<Avx512Bf16, true>(
-          scores + r * kAttentionTile, visible, query.scale, block + r, state, [&](int v, __m512 x) {
-            const __m512i bits = _mm512_srli_epi32(_mm512_castps_si512(x), 16);
-            _mm256_store_si256(reinterpret_cast<__m256i*>(line + v * 16), _mm512_cvtepi32_epi16(bits));
-          });
-      scale_row<Avx512>(sums + (block + r) * value_columns, value_columns, state.fade[block + r]);
+  // 16 queries' sums, turned into rows and normalised.
+  void write_rows(int64_t row) {
+    const __m512 normalise = _mm512_div_ps(_mm512_set1_ps(1.0f), _mm512_load_ps(state.sum + row));
+    const float* from = sums + row / kPanelQueries * value_columns * kPanelQueries + row % kPanelQueries;
+    const int64_t rows = smaller(16, query.rows - row);
+    for (int64_t column = 0; column < keys.v_dim; column += 16) {
+      const int64_t columns = smaller(16, keys.v_dim - column);
+      __m512i x[16];
+      FATHOM_UNROLL
+      for (int c = 0; c < 16; ++c) {
+        const __m512 sum = _mm512_load_ps(from + (column + (c < columns ? c : 0)) * kPanelQueries);
+        x[c] = _mm512_castps_si512(_mm512_mul_ps(sum, normalise));
+      }
+      transpose(x);
+      for (int64_t r = 0; r < rows; ++r) {
+        float* out = query.out + (row + r) * query.out_stride + column;
+        Avx512::store_part(out, columns, _mm512_castsi512_ps(x[r]));
+      }
     }
-    args.a = reinterpret_cast<const std::byte*>(p);
-    args.a_stride = kAttentionTile * 2;
-    args.w = value_panels;
-    args.k_count = count;
-    args.c = sums + block * value_columns;
-    args.c_stride = value_columns;
-    args.first = false;
-    multiply(args, rows, value_columns / 32);
   }
 
   void run() {
@@ -157,17 +219,11 @@ struct PerHead {
       const int64_t count = smaller(kAttentionTile, context - begin);
       load_keys(begin, count);
       load_values(begin, count);
-      // Rows before the first that sees this tile are done.
-      const int64_t first = begin > query.start ? begin - query.start : 0;
-      for (int64_t block = first; block < query.rows; block += kPerHeadBlockRows) {
-        attend(block, smaller(kPerHeadBlockRows, query.rows - block), begin, count);
-      }
+      // Panels before the first that sees this tile are done.
+      const int64_t first = begin > query.start ? (begin - query.start) / kPanelQueries : 0;
+      for (int64_t panel = first; panel * kPanelQueries < query.rows; ++panel) attend(panel, begin, count);
     }
-    for (int64_t r = 0; r < query.rows; ++r) {
-      scale_row<Avx512>(sums + r * value_columns, value_columns, 1.0f / state.sum[r]);
-      __builtin_memcpy(query.out + r * query.out_stride, sums + r * value_columns,
-                       static_cast<size_t>(keys.v_dim) * 4);
-    }
+    for (int64_t row = 0; row < query.rows; row += 16) write_rows(row);
   }
 };
 

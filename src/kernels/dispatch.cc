@@ -31,6 +31,7 @@ Tables make_own_tables() {
   add_vnni_linear(tables[static_cast<int>(Isa::kAvx512Vnni)]);
   KernelTable& bf16 = tables[static_cast<int>(Isa::kAvx512Bf16)];
   add_bf16_linear(bf16);
+  add_bf16_elementwise(bf16);
   add_bf16_attention(bf16);
   add_bf16_per_head(bf16);
   return tables;

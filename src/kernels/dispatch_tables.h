@@ -19,6 +19,7 @@ void add_avx512_elementwise(KernelTable& table);
 void add_avx512_attention(KernelTable& table);
 void add_vnni_linear(KernelTable& table);
 void add_bf16_linear(KernelTable& table);
+void add_bf16_elementwise(KernelTable& table);
 void add_bf16_attention(KernelTable& table);
 void add_bf16_per_head(KernelTable& table);
 

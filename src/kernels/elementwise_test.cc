@@ -19,7 +19,8 @@ class ElementwiseTest : public testing::TestWithParam<Isa> {
 std::vector<Isa> isas_with_own_ops() {
   std::vector<Isa> isas;
   for (const Isa isa : isas_above_ref()) {
-    if (own_kernel_table(isa).rms_norm != nullptr) isas.push_back(isa);
+    const KernelTable& own = own_kernel_table(isa);
+    if (own.rms_norm != nullptr || own.from_f32 != nullptr) isas.push_back(isa);
   }
   return isas;
 }

@@ -16,12 +16,12 @@ namespace {
 
 constexpr int64_t kPrefetchBytes = 8192;
 
-// Into the cache of this level.
+// Into the cache of this level; 0: of none.
 template <int kLevel>
-FATHOM_INLINE void fetch(const std::byte* p) {
+FATHOM_INLINE void fetch([[maybe_unused]] const std::byte* p) {
   if constexpr (kLevel == 1) {
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
-  } else {
+  } else if constexpr (kLevel == 2) {
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
   }
 }

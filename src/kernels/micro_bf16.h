@@ -9,14 +9,6 @@
 namespace fathom {
 namespace {
 
-// AVX-512 with its own conversion to BF16.
-struct Avx512Bf16 : Avx512 {
-  static FATHOM_INLINE F round_bf16(F x) {
-    const __m512i halves = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
-  }
-};
-
 FATHOM_INLINE __m512bh broadcast_pair(const std::byte* a) {
   int32_t pair;
   __builtin_memcpy(&pair, a, 4);
@@ -36,19 +28,11 @@ FATHOM_INLINE void multiply_step(const std::byte* const* base, int64_t stride, c
   }
 }
 
-// A block of rows against a panel of kVectors · 16 columns: steps of kVectors · 64 bytes. kLevel: of the
-// cache that what is ahead is fetched into.
+// acc += a block of rows · a panel of kVectors · 16 columns, in steps of kVectors · 64 bytes. kLevel: of the
+// cache that what is ahead is fetched into; 0: nothing is.
 template <int kRows, int kVectors, int kLevel>
-FATHOM_INLINE void run_bf16(const MicroArgs& args) {
+FATHOM_INLINE void add_products(const MicroArgs& args, __m512 (&acc)[kRows][kVectors]) {
   constexpr int kBases = (kRows + 2) / 3;
-  __m512 acc[kRows][kVectors];
-  FATHOM_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    FATHOM_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      acc[r][v] = args.first ? _mm512_setzero_ps() : _mm512_loadu_ps(args.c + r * args.c_stride + v * 16);
-    }
-  }
   const std::byte* base[kBases];
   for (int i = 0; i < kBases; ++i) base[i] = args.a + i * 3 * args.a_stride;
   const std::byte* at = args.w;
@@ -65,11 +49,30 @@ FATHOM_INLINE void run_bf16(const MicroArgs& args) {
     at += kVectors * 64;
     ahead += kVectors * 64;
   }
+}
+
+template <int kRows, int kVectors>
+FATHOM_INLINE void store_sums(const MicroArgs& args, const __m512 (&acc)[kRows][kVectors]) {
   FATHOM_UNROLL
   for (int r = 0; r < kRows; ++r) {
     FATHOM_UNROLL
     for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(args.c + r * args.c_stride + v * 16, acc[r][v]);
   }
+}
+
+// c (+)= a block of rows · a panel.
+template <int kRows, int kVectors, int kLevel>
+FATHOM_INLINE void run_bf16(const MicroArgs& args) {
+  __m512 acc[kRows][kVectors];
+  FATHOM_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    FATHOM_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      acc[r][v] = args.first ? _mm512_setzero_ps() : _mm512_loadu_ps(args.c + r * args.c_stride + v * 16);
+    }
+  }
+  add_products<kRows, kVectors, kLevel>(args, acc);
+  store_sums<kRows, kVectors>(args, acc);
 }
 
 }  // namespace

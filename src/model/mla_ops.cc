@@ -40,6 +40,13 @@ Activations core_rows(MatrixView<const float> x, ActFormat format, Scratch& scra
   return rows;
 }
 
+// Rows to be asked for before they are used, and the asking.
+constexpr int64_t kRowsAhead = 8;
+void fetch_floats(const float* row, int64_t n) {
+  constexpr int64_t kLineFloats = 16;
+  for (int64_t i = 0; i < n; i += kLineFloats) __builtin_prefetch(row + i);
+}
+
 // Columns of head `head` in rows [begin, end) of per-head activations.
 MatrixView<float> head_columns(FloatRows& rows, int64_t num_rows, int64_t begin, int64_t end, int64_t head,
                                int64_t head_dim) {
@@ -109,9 +116,15 @@ void absorb_head(const MlaContext& c, const AttentionWeights& w, int64_t head, i
   linear(q_nope, w.w_uk_t[head], head_columns(c.a.q_latent, t, begin, end, head, s.latent));
 }
 
+const void* first_block(const MlaContext& c, int64_t row) {
+  return c.batch.latent_blocks(c.batch.sequence_of(row)).block[0];
+}
+
 // Heads [head, head + num_heads) of one row over its sequence's latent.
 void attend_heads(const MlaContext& c, int64_t row, int64_t head, int64_t num_heads, std::byte* scratch) {
   const MlaShape& s = c.shape;
+  const LatentBlocks kv = c.batch.latent_blocks(c.batch.sequence_of(row));
+  const bool last = row + 1 == c.batch.num_rows();
   const AbsorbedQuery query{.latent = c.a.q_latent.row(row) + head * s.latent,
                             .latent_stride = s.latent,
                             .rope = c.a.q.row(row) + head * s.qk() + s.nope,
@@ -120,8 +133,9 @@ void attend_heads(const MlaContext& c, int64_t row, int64_t head, int64_t num_he
                             .visible = c.batch.position(row) + 1,
                             .scale = s.softmax_scale,
                             .out = c.a.o_latent.row(row) + head * s.latent,
-                            .out_stride = s.latent};
-  mla_absorbed(c.batch.latent_blocks(c.batch.sequence_of(row)), query, scratch);
+                            .out_stride = s.latent,
+                            .next_block = last ? nullptr : first_block(c, row + 1)};
+  mla_absorbed(kv, query, scratch);
 }
 
 void expand_head(const MlaContext& c, const AttentionWeights& w, int64_t head, int64_t begin, int64_t end,
@@ -199,6 +213,8 @@ void attend_one_head(const MlaContext& c, const AttentionWeights& w, const Token
   const int64_t begin = sequence.first_row, end = begin + sequence.num_rows;
   const MatrixView<float> q = head_columns(c.a.q, c.batch.num_rows(), begin, end, head, s.qk());
   for (int64_t row = begin; row < end; ++row) {
+    // A head's rows are too far apart for hardware prefetchers.
+    if (row + kRowsAhead < end) fetch_floats(q.row(row + kRowsAhead - begin), s.qk());
     rope_interleaved({q.row(row - begin) + s.nope, 1, s.rope}, c.a.cos_sin.row(row));
   }
   const MatrixView<float> o = head_columns(c.a.o, c.batch.num_rows(), begin, end, head, s.v);
