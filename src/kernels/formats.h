@@ -70,6 +70,9 @@ struct Activations {
   float* row_scales(int64_t r) const { return scales + r * scale_stride; }
 };
 
+constexpr int64_t act_element_bytes(ActFormat format) {
+  return format == ActFormat::kF32 ? 4 : format == ActFormat::kBf16 ? 2 : 1;
+}
 // Bytes of one row in memory of our own: padded (FP8 and INT8 to 128 elements) to an odd number of cache
 // lines, so that the rows a kernel reads together fall on different cache sets.
 int64_t act_row_bytes(ActFormat format, int64_t k);

@@ -84,13 +84,13 @@ LinearTiling plan_linear(int64_t rows, int64_t n, int64_t k, int num_threads) {
   // A tile's weights are read once from memory and then once per block of rows from the cache, so tiles are
   // tall; four tiles a thread even out what a neighbour takes away. A tile under 64 Ki multiply-adds costs
   // more to hand out than it is worth splitting.
-  constexpr int64_t kRowsMax = 256;
   constexpr int64_t kTilesPerThread = 4;
   constexpr int64_t kMultiplyAddsMin = 64 * 1024;
   LinearTiling tiling;
   tiling.rows = rows;
   tiling.n = n;
-  tiling.rows_per_tile = std::max<int64_t>(1, ceil_div(rows, ceil_div(std::max<int64_t>(rows, 1), kRowsMax)));
+  tiling.rows_per_tile =
+      std::max<int64_t>(1, ceil_div(rows, ceil_div(std::max<int64_t>(rows, 1), kLinearTileRowsMax)));
   const int64_t panels = ceil_div(n, kLinearTileN);
   const int64_t row_tiles = std::max<int64_t>(1, tiling.num_row_tiles());
   const int64_t wanted = num_threads > 1 ? ceil_div(kTilesPerThread * num_threads, row_tiles) : 1;

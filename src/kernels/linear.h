@@ -84,6 +84,9 @@ void linear(const Activations& x, const PackedWeight& w, const LinearTile& tile,
 // All of y on the calling thread.
 void linear(const Activations& x, const PackedWeight& w, MatrixView<float> y);
 
+// Rows of the tallest tile that plan_linear makes.
+inline constexpr int64_t kLinearTileRowsMax = 256;
+
 // How a product is cut into tiles: tile i of num_tiles(). Results do not depend on it.
 struct LinearTiling {
   int64_t rows = 0;

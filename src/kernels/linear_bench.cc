@@ -30,6 +30,7 @@ void shapes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"rows", "n", "k"})->Unit(benchmark::kMicrosecond);
   for (const int64_t rows : {1, 4, 16}) b->Args({rows, 16384, 2048});
   b->Args({6, 2816, 2048})->Args({64, 2816, 2048})->Args({512, 2816, 2048})->Args({512, 2048, 10944});
+  b->Args({64, 256, 1024})->Args({64, 1024, 256});  // a small model's expert
 }
 
 BENCHMARK_CAPTURE(bench_linear, f32, WeightFormat::kF32)->Apply(shapes);

@@ -13,7 +13,8 @@ struct Bf16Kernel {
   static constexpr WeightFormat kFormat = WeightFormat::kBf16;
   static constexpr int kMaxRows = 14;
   static constexpr int64_t kKBlock = 2048;
-  static constexpr int64_t kGroupRows = 18 * kMaxRows;
+  static constexpr int64_t kGroupRows = 19 * kMaxRows;
+  static_assert(kGroupRows >= kLinearTileRowsMax);  // a few rows left over would read all the weights again
   struct Scratch {};
   static int64_t max_k(int64_t) { return INT64_MAX; }
   static void prepare(const Activations& x, int64_t row, int64_t, int64_t k, int64_t, Scratch&,

@@ -41,7 +41,8 @@ struct Int8Kernel {
   static constexpr WeightFormat kFormat = WeightFormat::kInt8;
   static constexpr int kMaxRows = 14;
   static constexpr int64_t kKBlock = 2048;
-  static constexpr int64_t kGroupRows = 18 * kMaxRows;
+  static constexpr int64_t kGroupRows = 19 * kMaxRows;
+  static_assert(kGroupRows >= kLinearTileRowsMax);  // a few rows left over would read all the weights again
   static constexpr int64_t kSums = kGroupRows * kKBlock / kScaleBlock;
   struct Scratch {
     int32_t sums[kSums];
