@@ -19,6 +19,11 @@ void accumulate(float weight, const std::byte* row, DType dtype, int64_t n, floa
   scale_accumulate(weight, values, n, out);
 }
 
+void fetch_row(const std::byte* row, int64_t bytes) {
+  constexpr int64_t kLineBytes = 64;
+  for (int64_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(row + at);
+}
+
 }  // namespace
 
 ExchangeStats& ExchangeStats::operator+=(const ExchangeStats& other) {
@@ -65,16 +70,22 @@ void Flight::reduce(int64_t begin, int64_t end, float* scratch) {
     const int64_t local = row - return_row_begin_[peer];
     std::fill(scratch, scratch + shape_.hidden, 0.0f);
     for (int32_t i = from.row_begin[local]; i < from.row_begin[local + 1]; ++i) {
-      const int64_t expert_row = return_rows[return_begin_[peer] + from.order_pairs[i]];
-      scale_accumulate(from.order_weights[i], expert_output_.as<float>() + expert_row * shape_.hidden,
-                       shape_.hidden, scratch);
+      const auto result = [&](int32_t place) {
+        const int64_t expert_row = return_rows[return_begin_[peer] + from.order_pairs[place]];
+        return expert_output_.data() + expert_row * shape_.result_row_bytes();
+      };
+      // The next token's results are elsewhere: no hardware prefetcher knows where.
+      if (i + shape_.top_k < from.fixed->num_pairs)
+        fetch_row(result(i + shape_.top_k), shape_.result_row_bytes());
+      accumulate(from.order_weights[i], result(i), shape_.result, shape_.hidden, scratch + shape_.hidden,
+                 scratch);
     }
     from_f32(scratch, shape_.hidden, shape_.result, reduced_.data() + row * shape_.result_row_bytes());
   }
 }
 
 Status Flight::send_combine() {
-  // Payloads have been gathered. Before the first send: whoever has our answer may start exchange + 2.
+  // Payloads have been used. Before the first send: whoever has our answer may start exchange + 2.
   endpoint_.release(Channel::kDispatch, sequence_);
   const int64_t row_bytes = shape_.result_row_bytes();
   for (int peer = 0; peer < shape_.num_ranks; ++peer) {

@@ -12,11 +12,7 @@ constexpr int64_t kWordBytes = 4;
 
 }  // namespace
 
-Flight::Flight(Endpoint& endpoint, const ExchangeShape& shape)
-    : endpoint_(endpoint),
-      shape_(shape),
-      output_dtype_(shape.mode == ExchangeMode::kNormal ? DType::kF32 : shape.result),
-      input_stride_bytes_(std::max(shape.expert_stride_bytes, shape.payload_row_bytes)) {
+Flight::Flight(Endpoint& endpoint, const ExchangeShape& shape) : endpoint_(endpoint), shape_(shape) {
   CHECK(shape.top_k >= 1 && shape.top_k <= kTopKMax);
   CHECK(shape.result == DType::kBf16 || shape.result == DType::kF32);
   CHECK(!(shape.expert_order && shape.mode == ExchangeMode::kNormal));
@@ -45,9 +41,7 @@ Flight::Flight(Endpoint& endpoint, const ExchangeShape& shape)
   return_begin_.resize(shape.num_ranks + 1);
   return_rows_ = AlignedBuffer(expert_rows * sizeof(int32_t));
   row_sources_ = AlignedBuffer(expert_rows * 2 * sizeof(const std::byte*));
-  expert_input_ = AlignedBuffer(expert_rows * input_stride_bytes_);
-  expert_scales_ = AlignedBuffer(expert_rows * shape.scale_row_bytes);
-  expert_output_ = AlignedBuffer(expert_rows * shape.hidden * dtype_bytes(output_dtype_));
+  expert_output_ = AlignedBuffer(expert_rows * shape.result_row_bytes());
   if (normal()) {
     return_row_begin_.resize(shape.num_ranks + 1);
     reduced_ = AlignedBuffer(shape.num_ranks * shape.max_tokens_per_rank * shape.result_row_bytes());
@@ -235,17 +229,6 @@ void Flight::place_rows(int peer) {
       return_rows[pair] = static_cast<int32_t>(expert_row);
       sources[2 * expert_row] = message.rows[0].row(row);
       sources[2 * expert_row + 1] = shape_.scale_row_bytes > 0 ? message.rows[1].row(row) : nullptr;
-    }
-  }
-}
-
-void Flight::gather(int64_t begin, int64_t end) {
-  const auto* const sources = row_sources_.as<const std::byte*>();
-  for (int64_t row = begin; row < end; ++row) {
-    std::memcpy(expert_input_.data() + row * input_stride_bytes_, sources[2 * row], shape_.payload_row_bytes);
-    if (shape_.scale_row_bytes > 0) {
-      std::memcpy(expert_scales_.data() + row * shape_.scale_row_bytes, sources[2 * row + 1],
-                  shape_.scale_row_bytes);
     }
   }
 }

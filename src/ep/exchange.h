@@ -44,9 +44,7 @@ struct ExchangeShape {
   int64_t max_tokens_per_rank = 0;
   int64_t payload_row_bytes = 0;  // a dispatched row without its scales
   int64_t scale_row_bytes = 0;    // its scales; 0 where the format has none
-  int64_t expert_stride_bytes =
-      0;                        // distance of gathered rows, if more than the payload's; the gap stays zero
-  DType result = DType::kBf16;  // kBf16 or kF32: a combined row
+  DType result = DType::kBf16;    // kBf16 or kF32: an expert's result and a combined row
 
   int num_slots() const { return num_ranks * slots_per_rank; }
   // Rows the experts of one rank may get: every token of every rank, as often as the rank has slots for it.
@@ -99,20 +97,19 @@ class Flight {
   Status receive_dispatch();
   int64_t num_expert_rows() const { return slot_begin_.back(); }
   int64_t slot_begin(int local_slot) const { return slot_begin_[local_slot]; }
-  // Copies the payload of expert rows [begin, end) to where the expert GEMM reads them. Thread-safe for
-  // disjoint ranges.
-  void gather(int64_t begin, int64_t end);
-  std::byte* expert_input() { return expert_input_.data(); }
-  int64_t expert_input_stride_bytes() const { return input_stride_bytes_; }
-  float* expert_scales() { return expert_scales_.as<float>(); }
-  // Where experts write their results: F32 rows in normal mode, rows of shape.result otherwise.
+  // The payload of an expert row and its scales (null where the format has none), as they arrived.
+  const std::byte* payload(int64_t row) const { return row_sources_.as<const std::byte*>()[2 * row]; }
+  const std::byte* payload_scales(int64_t row) const {
+    return row_sources_.as<const std::byte*>()[2 * row + 1];
+  }
+  // Where experts write their results: rows of shape.result.
   std::byte* expert_output() { return expert_output_.data(); }
-  DType expert_output_dtype() const { return output_dtype_; }
+  DType expert_output_dtype() const { return shape_.result; }
 
   // Normal mode, before send_combine: sums of rows [begin, end) of num_return_rows(). Thread-safe for
   // disjoint ranges.
   int64_t num_return_rows() const;
-  // scratch: hidden floats of the calling thread.
+  // scratch: twice hidden floats of the calling thread.
   void reduce(int64_t begin, int64_t end, float* scratch);
   Status send_combine();
 
@@ -160,8 +157,6 @@ class Flight {
 
   Endpoint& endpoint_;
   const ExchangeShape shape_;
-  const DType output_dtype_;
-  const int64_t input_stride_bytes_;
   uint64_t sequence_ = 0;
   uint32_t flags_ = 0;
   ExchangeStats stats_;
@@ -188,8 +183,6 @@ class Flight {
   std::vector<int64_t> return_row_begin_;  // [ranks + 1] normal: rows of each source
   AlignedBuffer return_rows_;              // int32 [pairs] expert row of each pair, in its source's order
   AlignedBuffer row_sources_;              // const std::byte* [expert rows, 2] payload and scales
-  AlignedBuffer expert_input_;
-  AlignedBuffer expert_scales_;
   AlignedBuffer expert_output_;
   AlignedBuffer reduced_;  // normal: rows of shape.result to return, by source
 };

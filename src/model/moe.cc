@@ -2,6 +2,7 @@
 #include "model/moe.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
@@ -10,8 +11,7 @@
 namespace fathom {
 namespace {
 
-// Rows that are only copied, and rows of results: so few cost less than waking others for them.
-constexpr int64_t kCopiesInline = 16;
+// Rows of results: so few cost less than waking others for them.
 constexpr int64_t kReturnsInline = 8;
 
 PayloadRows payload_rows(const Activations& x) {
@@ -21,46 +21,36 @@ PayloadRows payload_rows(const Activations& x) {
           .scale_stride_bytes = x.scale_stride * static_cast<int64_t>(sizeof(float))};
 }
 
-// The gathered rows of a flight as the expert side reads them.
-Activations gathered_rows(Flight& flight, ActFormat format, int64_t hidden, bool power_of_two_scales) {
-  return {.format = format,
-          .rows = flight.num_expert_rows(),
-          .k = hidden,
-          .data = flight.expert_input(),
-          .row_stride_bytes = flight.expert_input_stride_bytes(),
-          .scales = flight.expert_scales(),
-          .scale_stride = act_row_scales(format, hidden),
-          .power_of_two_scales = power_of_two_scales};
-}
-
 // One dispatched FP8 row as F32.
-void decode_fp8_row(const Activations& x, int64_t row, float* out) {
-  const auto* codes = reinterpret_cast<const Fp8E4m3*>(x.row(row));
-  const float* scales = x.row_scales(row);
-  for (int64_t i = 0; i < x.k; ++i) out[i] = fp8_e4m3_to_f32(codes[i]) * scales[i / kScaleBlock];
+void decode_fp8_row(const std::byte* codes, const std::byte* scales, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    float scale;
+    std::memcpy(&scale, scales + i / kScaleBlock * sizeof(float), sizeof(float));
+    out[i] = fp8_e4m3_to_f32(Fp8E4m3{static_cast<uint8_t>(codes[i])}) * scale;
+  }
 }
 
-// Gathers the dispatched rows and, where dispatch has a format of its own, turns them into the experts'.
-Activations gather_level(const MoeContext& c, Flight& flight) {
-  const bool ue8m0 = c.a.ffn_in_quantized.rows(0).power_of_two_scales;
-  const int64_t hidden = c.a.x.cols();
-  const int64_t num_rows = flight.num_expert_rows();
-  const Activations gathered = gathered_rows(flight, c.experts.dispatch_format, hidden, ue8m0);
+// Copies one dispatched row, which has the experts' own format, to where they read it.
+void copy_payload(const Flight& flight, int64_t from, const Activations& to, int64_t row) {
+  const int64_t bytes = to.k * act_element_bytes(to.format);
+  std::memcpy(to.row(row), flight.payload(from), bytes);
+  if (to.k % kScaleBlock != 0) std::memset(to.row(row) + bytes, 0, to.row_stride_bytes - bytes);
+  if (to.scales != nullptr)
+    std::memcpy(to.row_scales(row), flight.payload_scales(from), to.scale_stride * sizeof(float));
+}
+
+// Brings dispatched rows from `begin` on to `to`, in the experts' format. scratch: a row of floats.
+void bring_payload(const MoeContext& c, const Flight& flight, int64_t begin, const Activations& to,
+                   std::byte* scratch) {
   if (!c.experts.converts()) {
-    c.stream.for_rows(
-        num_rows, [&](int64_t begin, int64_t end, std::byte*) { flight.gather(begin, end); }, kCopiesInline);
-    return gathered;
+    for (int64_t row = 0; row < to.rows; ++row) copy_payload(flight, begin + row, to, row);
+    return;
   }
-  const Activations converted = c.experts.x.rows(num_rows);
-  c.stream.for_rows(num_rows, [&](int64_t begin, int64_t end, std::byte* scratch) {
-    auto* const row_f32 = reinterpret_cast<float*>(scratch);
-    flight.gather(begin, end);
-    for (int64_t row = begin; row < end; ++row) {
-      decode_fp8_row(gathered, row, row_f32);
-      quantize_rows({row_f32, 1, hidden}, act_row_range(converted, row, row + 1));
-    }
-  });
-  return converted;
+  auto* const row_f32 = reinterpret_cast<float*>(scratch);
+  for (int64_t row = 0; row < to.rows; ++row) {
+    decode_fp8_row(flight.payload(begin + row), flight.payload_scales(begin + row), to.k, row_f32);
+    quantize_rows({row_f32, 1, to.k}, act_row_range(to, row, row + 1));
+  }
 }
 
 }  // namespace
@@ -79,7 +69,7 @@ GateConfig gate_config(const ModelConfig& config) {
 ExpertBuffers::ExpertBuffers(const ModelConfig& config, ActFormat ffn, ActFormat dispatch,
                              int64_t max_expert_rows)
     : ffn_format(ffn), dispatch_format(dispatch) {
-  if (converts()) x = QuantizedRows(ffn, max_expert_rows, config.hidden_size, config.scale_fmt_ue8m0);
+  x = QuantizedRows(ffn, max_expert_rows, config.hidden_size, config.scale_fmt_ue8m0);
   mid = QuantizedRows(ffn, max_expert_rows, config.moe_intermediate_size, config.scale_fmt_ue8m0);
 }
 
@@ -135,7 +125,7 @@ Status moe_dispatch(const MoeContext& c, const ExpertExchange::Ticket& ticket, u
 }
 
 void moe_experts(const MoeContext& c, const LayerPlacement& placement, const MoeWeights& w, Flight& flight) {
-  const Activations x = gather_level(c, flight);
+  const int64_t num_rows = flight.num_expert_rows();
   const int slots_per_rank = c.placement_shape.slots_per_rank();
   c.experts.jobs.clear();
   for (int slot = 0; slot < slots_per_rank; ++slot) {
@@ -144,8 +134,10 @@ void moe_experts(const MoeContext& c, const LayerPlacement& placement, const Moe
   }
   c.experts.jobs.sort_by_rows();
   swiglu_levels(c.stream, c.experts.jobs,
-                {.x = x,
-                 .mid = c.experts.mid.rows(flight.num_expert_rows()),
+                {.x = c.experts.x.rows(num_rows),
+                 .bring_x = [&](int64_t begin, const Activations& to,
+                                std::byte* scratch) { bring_payload(c, flight, begin, to, scratch); },
+                 .mid = c.experts.mid.rows(num_rows),
                  .y = flight.expert_output(),
                  .y_dtype = flight.expert_output_dtype()});
   c.stream.for_rows(

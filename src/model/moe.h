@@ -21,7 +21,7 @@ struct ExpertBuffers {
 
   ActFormat ffn_format;
   ActFormat dispatch_format;
-  QuantizedRows x;  // [expert rows, hidden]; only where dispatch carries another format than the experts read
+  QuantizedRows x;    // [expert rows, hidden]; experts that one thread takes as a whole use neither
   QuantizedRows mid;  // [expert rows, expert width]
   SwigluJobs jobs;
 };

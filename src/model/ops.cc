@@ -20,6 +20,8 @@ constexpr int64_t kSwigluTileFloats = kSwigluTileRows * kSwigluTileN;
 // A tile of the down projection takes more columns until it reads so many weights: small experts would spend
 // their time between tiles. Not more, so that few jobs still spread over the threads.
 constexpr int64_t kDownTileWeights = 128 * 1024;
+// Rows that are only copied: so few cost less than waking others for them.
+constexpr int64_t kCopiesInline = 16;
 // Bytes of gate, up and down that one thread takes as a whole: tens of microseconds of memory's time.
 constexpr int64_t kWholeJobBytesMax = int64_t{2} << 20;
 
@@ -30,8 +32,7 @@ MatrixView<float> one_row(float* data, int64_t n) { return {data, 1, n}; }
 Activations act_columns(const Activations& x, int64_t begin, int64_t end) {
   Activations part = x;
   part.k = end - begin;
-  const int64_t element_bytes = x.format == ActFormat::kF32 ? 4 : x.format == ActFormat::kBf16 ? 2 : 1;
-  part.data = static_cast<std::byte*>(x.data) + begin * element_bytes;
+  part.data = static_cast<std::byte*>(x.data) + begin * act_element_bytes(x.format);
   if (x.scales != nullptr) part.scales = x.scales + begin / kScaleBlock;
   return part;
 }
@@ -208,19 +209,62 @@ size_t SwigluJobs::num_whole(int num_threads) const {
   return jobs_.size() - jobs_.size() % static_cast<size_t>(num_threads);
 }
 
+namespace {
+
+// Scratch of a tile: the products' floats (or a row of floats while rows are brought), then a whole job's own
+// x and mid.
+int64_t swiglu_floats_bytes(int64_t hidden) {
+  return round_up(std::max(2 * kSwigluTileFloats, hidden) * static_cast<int64_t>(sizeof(float)),
+                  static_cast<int64_t>(kBufferAlignmentBytes));
+}
+
+// All of a job on one thread, a tile of rows at a time, whose inputs and inner values stay in its caches.
+void whole_swiglu(const SwigluJobs& jobs, const SwigluJobs::Job& job, const SwigluOperands& operands,
+                  std::byte* scratch) {
+  const SwigluWeights& w = *job.w;
+  auto* const floats = reinterpret_cast<float*>(scratch);
+  std::byte* const own_x = scratch + swiglu_floats_bytes(w.gate.k);
+  std::byte* const own_mid = own_x + act_bytes(operands.x.format, kSwigluTileRows, w.gate.k);
+  const SwigluTiles gate_up(jobs, w.gate.n, w.gate.k, w.gate.n * w.gate.k);
+  const SwigluTiles down(jobs, w.down.n, w.down.k, kDownTileWeights);
+  SwigluOperands own = operands;
+  for (int64_t row = job.row_begin; row < job.row_end; row += kSwigluTileRows) {
+    const int64_t rows = std::min(kSwigluTileRows, job.row_end - row);
+    own.x = make_activations(operands.x.format, rows, w.gate.k, own_x);
+    own.mid = make_activations(operands.mid.format, rows, w.down.k, own_mid);
+    own.mid.power_of_two_scales = own.x.power_of_two_scales = operands.mid.power_of_two_scales;
+    own.y = operands.y + row * w.down.n * dtype_bytes(operands.y_dtype);
+    operands.bring_x(row, own.x, scratch);
+    const SwigluJobs::Job part{&w, 0, rows};
+    for (int64_t t = 0; t < gate_up.num_tiles(part); ++t) gate_up_tile(gate_up.tile(part, t), own, floats);
+    for (int64_t t = 0; t < down.num_tiles(part); ++t) down_tile(down.tile(part, t), own, floats);
+  }
+}
+
+// Brings the rows of the jobs from `first` on: of all rows, or, where whole jobs have left a few, job by job.
+void bring_x_level(Stream& stream, const SwigluJobs& jobs, size_t first, const SwigluOperands& operands) {
+  if (!operands.bring_x) return;
+  const auto bring = [&](int64_t begin, int64_t end, std::byte* scratch) {
+    operands.bring_x(begin, act_row_range(operands.x, begin, end), scratch);
+  };
+  if (first == 0) return stream.for_rows(operands.x.rows, bring, kCopiesInline);
+  stream.for_tiles(static_cast<int64_t>(jobs.jobs().size() - first), [&](int64_t i, std::byte* scratch) {
+    const SwigluJobs::Job& job = jobs.jobs()[first + static_cast<size_t>(i)];
+    bring(job.row_begin, job.row_end, scratch);
+  });
+}
+
+}  // namespace
+
 void swiglu_levels(Stream& stream, SwigluJobs& jobs, const SwigluOperands& operands) {
   if (jobs.empty()) return;
   const SwigluWeights& shape = *jobs.jobs().front().w;
-  const size_t num_whole = jobs.num_whole(stream.num_threads());
+  const size_t num_whole = operands.bring_x ? jobs.num_whole(stream.num_threads()) : 0;
   stream.for_tiles(static_cast<int64_t>(num_whole), [&](int64_t i, std::byte* scratch) {
-    const SwigluJobs::Job& job = jobs.jobs()[static_cast<size_t>(i)];
-    auto* const floats = reinterpret_cast<float*>(scratch);
-    const SwigluTiles gate_up(jobs, shape.gate.n, shape.gate.k, shape.gate.n * shape.gate.k);
-    for (int64_t t = 0; t < gate_up.num_tiles(job); ++t) gate_up_tile(gate_up.tile(job, t), operands, floats);
-    const SwigluTiles down(jobs, shape.down.n, shape.down.k, kDownTileWeights);
-    for (int64_t t = 0; t < down.num_tiles(job); ++t) down_tile(down.tile(job, t), operands, floats);
+    whole_swiglu(jobs, jobs.jobs()[static_cast<size_t>(i)], operands, scratch);
   });
   if (num_whole == jobs.jobs().size()) return;
+  bring_x_level(stream, jobs, num_whole, operands);
   const SwigluTiles gate_up(jobs, num_whole, shape.gate.n, shape.gate.k, 0);
   stream.for_tiles_in_runs(gate_up.num_tiles(), [&](int64_t i, std::byte* scratch) {
     gate_up_tile(gate_up.tile(i), operands, reinterpret_cast<float*>(scratch));
@@ -231,6 +275,9 @@ void swiglu_levels(Stream& stream, SwigluJobs& jobs, const SwigluOperands& opera
   });
 }
 
-int64_t swiglu_scratch_bytes() { return 2 * kSwigluTileFloats * sizeof(float); }
+int64_t swiglu_scratch_bytes(ActFormat format, int64_t hidden, int64_t inner) {
+  return swiglu_floats_bytes(hidden) + act_bytes(format, kSwigluTileRows, hidden) +
+         act_bytes(format, kSwigluTileRows, inner);
+}
 
 }  // namespace fathom

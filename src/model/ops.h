@@ -1,6 +1,7 @@
 // Ops over all rows of a step, in terms of kernels/: each is one dependency level of a Stream.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <span>
 
@@ -62,13 +63,16 @@ class SwigluJobs {
 // Where the rows are. `y` is F32 or BF16, contiguous rows of the hidden size.
 struct SwigluOperands {
   Activations x;
+  // Where rows of x have yet to be brought: brings `to.rows` rows from row `begin` on to `to`; scratch has
+  // room for a row of floats. Null: they are there.
+  std::function<void(int64_t begin, const Activations& to, std::byte* scratch)> bring_x;
   Activations mid;  // silu(gate(x)) · up(x), quantised
   std::byte* y = nullptr;
   DType y_dtype = DType::kF32;
 };
 // y = down(silu(gate(x)) · up(x)): whole jobs in one level, the others in two.
 void swiglu_levels(Stream& stream, SwigluJobs& jobs, const SwigluOperands& operands);
-// What its tiles need of a Stream's scratch.
-int64_t swiglu_scratch_bytes();
+// What its tiles need of a Stream's scratch; `format`, `hidden` and `inner` are the routed experts'.
+int64_t swiglu_scratch_bytes(ActFormat format, int64_t hidden, int64_t inner);
 
 }  // namespace fathom

@@ -42,7 +42,8 @@ int64_t scratch_bytes(const RankSetup& setup) {
   return std::max(
       {mla_scratch_bytes(MlaShape(config), setup.model.weights().core_dtype, attention_form(setup.options),
                          setup.max_context),
-       moe_scratch_bytes(config), swiglu_scratch_bytes(),
+       moe_scratch_bytes(config),
+       swiglu_scratch_bytes(setup.model.weights().ffn_act, config.hidden_size, config.moe_intermediate_size),
        static_cast<int64_t>(std::max({config.hidden_size, config.q_lora_rank, config.kv_lora_rank}) *
                             sizeof(float))});
 }
@@ -71,7 +72,6 @@ ExchangeShape exchange_shape(const RankSetup& setup) {
           .max_tokens_per_rank = setup.options.max_tokens_per_rank,
           .payload_row_bytes = config.hidden_size * element_bytes,
           .scale_row_bytes = act_row_scales(format, config.hidden_size) * static_cast<int64_t>(sizeof(float)),
-          .expert_stride_bytes = act_row_bytes(format, config.hidden_size),
           .result = setup.model.weights().core_dtype};
 }
 
