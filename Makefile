@@ -49,9 +49,10 @@ e2e: build
 # A quarter of the unit tests carries most of the lifetime and threading risk; the rest is in test-san.
 SAN_SHORT := base text kv engine
 san-short:
+	@tools/setup.sh test
 	@$(CMAKE) -B build/asan -DCMAKE_BUILD_TYPE=Release -DFATHOM_SANITIZE=address,undefined >/dev/null
 	@ninja -C build/asan -j$(JOBS) --quiet $(SAN_SHORT:%=test_%)
-	@ctest --test-dir build/asan --output-on-failure -R '^($(subst $() $(),|,$(SAN_SHORT)))$$'
+	@ctest --test-dir build/asan --no-tests=error --output-on-failure -R '^($(subst $() $(),|,$(SAN_SHORT)))$$'
 
 test: unit e2e san-short
 
@@ -77,13 +78,13 @@ eval: build
 	@tools/setup.sh test
 	@tools/run_eval.sh $(ARGS)
 
-# Makes two synthetic models (20 GB below build/peer) and installs the peers there; LLAMA_LIB= and IK_LIB= take a
-# libllama.so of the machine instead.
 perplexity: setup
 	@$(CMAKE) -B $(RELEASE) -DCMAKE_BUILD_TYPE=Release >/dev/null
 	@ninja -C $(RELEASE) -j$(JOBS) --quiet perplexity
 	@$(RELEASE)/bench/perplexity models/demo models/demo/eval.jsonl
 
+# Makes two synthetic models (20 GB below build/peer) and installs the peers there; LLAMA_LIB= and IK_LIB= take a
+# libllama.so of the machine instead.
 bench-peer: perplexity
 	@tools/setup.sh build
 	@$(CMAKE) -B $(RELEASE) -DCMAKE_BUILD_TYPE=Release >/dev/null

@@ -36,4 +36,11 @@ std::string cpu_model_name();
 // Processors this process may run on.
 std::vector<int> available_cpus();
 
+// In a loop that waits for another thread: leaves the core's units to its sibling for a moment.
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 }  // namespace fathom

@@ -5,18 +5,13 @@
 #include <sched.h>
 
 #include "base/check.h"
+#include "base/cpu.h"
 
 namespace fathom {
 namespace {
 
 constexpr uint64_t kTileMask = 0xffffffff;
 constexpr uint64_t kClosed = kTileMask;
-
-inline void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 void pin_to(std::thread& thread, int cpu) {
   cpu_set_t set;

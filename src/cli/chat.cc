@@ -62,20 +62,23 @@ class Conversation {
     bool reasoning = false;
     TimePoint first{};
     const TimePoint start = clock_.now();
-    const auto outcome = client_.chat(turns_, flags_.chat, [&](const serve::ChatDelta& delta) {
-      if (first == TimePoint{}) first = clock_.now();
-      if (!delta.reasoning.empty()) {
-        print(reasoning ? "" : style_.dim());
-        reasoning = true;
-        print(without_controls(delta.reasoning));
-      }
-      if (!delta.content.empty()) {
-        if (reasoning) print(fmt::format("{}\n", style_.plain()));
-        reasoning = false;
-        print(without_controls(delta.content));
-      }
-      if (flush_output() != 0) interrupted = true;
-    }, interrupted);
+    const auto outcome = client_.chat(
+        turns_, flags_.chat,
+        [&](const serve::ChatDelta& delta) {
+          if (first == TimePoint{}) first = clock_.now();
+          if (!delta.reasoning.empty()) {
+            print(reasoning ? "" : style_.dim());
+            reasoning = true;
+            print(without_controls(delta.reasoning));
+          }
+          if (!delta.content.empty()) {
+            if (reasoning) print(fmt::format("{}\n", style_.plain()));
+            reasoning = false;
+            print(without_controls(delta.content));
+          }
+          if (flush_output() != 0) interrupted = true;
+        },
+        interrupted);
     print(fmt::format("{}\n", style_.plain()));
     if (flush_output() != 0) return false;
     if (!outcome.ok()) {
@@ -98,9 +101,9 @@ class Conversation {
     }
     print(fmt::format(
         "{}[{} tokens, {:.1f} tokens/s, first after {:.0f} ms, {} of {} prompt tokens from the cache{}]{}\n",
-        style_.dim(), outcome.completion_tokens, rate(outcome.completion_tokens, first_s, rest_s), first_s * 1000,
-        outcome.hit_tokens, outcome.prompt_tokens, outcome.finish_reason == "length" ? ", cut off at the limit" : "",
-        style_.plain()));
+        style_.dim(), outcome.completion_tokens, rate(outcome.completion_tokens, first_s, rest_s),
+        first_s * 1000, outcome.hit_tokens, outcome.prompt_tokens,
+        outcome.finish_reason == "length" ? ", cut off at the limit" : "", style_.plain()));
   }
 
   // Of the tokens after the first; over the whole time when they came all at once and their own says nothing.
@@ -117,12 +120,13 @@ class Conversation {
   std::vector<serve::ChatTurn> turns_;
 };
 
-int converse(const serve::ChatClient& client, const std::string& model, const Flags& flags, const Clock& clock) {
+int converse(const serve::ChatClient& client, const std::string& model, const Flags& flags,
+             const Clock& clock) {
   const bool person = isatty(STDIN_FILENO) != 0;
   const Style style;
   if (person) {
-    print(fmt::format("{}{}{}  (/clear starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer)\n", style.bold(),
-                      printable(model), style.plain()));
+    print(fmt::format("{}{}{}  (/clear starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer)\n",
+                      style.bold(), printable(model), style.plain()));
   }
   Conversation conversation(client, flags, clock);
   bool all_answered = true;
@@ -143,6 +147,17 @@ int converse(const serve::ChatClient& client, const std::string& model, const Fl
   return all_answered ? 0 : 1;
 }
 
+// The default server's URL if it is one, empty if nothing or something else listens there. A server that
+// refuses us is no reason to load a second model beside it.
+Result<std::string> find_default_server(const std::string& api_key) {
+  const Result<std::string> model = serve::ChatClient(kDefaultUrl, api_key).model_name(kProbeTimeoutSeconds);
+  if (model.ok()) return std::string(kDefaultUrl);
+  const StatusCode code = model.status().code();
+  if (code == StatusCode::kNotFound) report("chat", model.status().message() + "; starting an engine here");
+  if (code == StatusCode::kNotFound || code == StatusCode::kUnavailable) return std::string();
+  return model.status();
+}
+
 // The server to talk to: the one asked for, the one on the default port, or one of our own.
 int run(Flags& flags) {
   const SystemClock clock;
@@ -154,14 +169,20 @@ int run(Flags& flags) {
   for (const CLI::Option* option : flags.of_own_engine) {
     if (option->count() == 0) continue;
     if (!flags.url.empty()) {
-      report("chat", fmt::format("{} is for an engine of one's own and cannot go with --url", option->get_name()));
+      report("chat",
+             fmt::format("{} is for an engine of one's own and cannot go with --url", option->get_name()));
       return 2;
     }
     own_wanted = true;
   }
   std::string url = flags.url;
-  if (url.empty() && !own_wanted && serve::ChatClient(kDefaultUrl, flags.api_key).model_name(kProbeTimeoutSeconds).ok()) {
-    url = kDefaultUrl;
+  if (url.empty() && !own_wanted) {
+    Result<std::string> found = find_default_server(flags.api_key);
+    if (!found.ok()) {
+      report("chat", found.status().message());
+      return 2;
+    }
+    url = std::move(*found);
   }
   std::unique_ptr<serve::Server> own;
   if (url.empty()) {
@@ -182,7 +203,7 @@ int run(Flags& flags) {
     report("chat", model.status().message());
     return 2;
   }
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) { interrupted = true; };
   sigaction(SIGINT, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);
@@ -193,17 +214,24 @@ int run(Flags& flags) {
 
 void add_chat_command(CLI::App& app, Outcome& outcome) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand("chat", "Talk to a server, or to a model of its own, in this terminal");
-  command->add_option("--url", flags->url,
-                      "Server to talk to (default: the one on port 8000 if there is one and no flag asks for an engine "
-                      "in this process)");
+  CLI::App* command =
+      app.add_subcommand("chat", "Talk to a server, or to a model of its own, in this terminal");
+  command->add_option(
+      "--url", flags->url,
+      "Server to talk to (default: the one on port 8000 if there is one and no flag asks for an engine "
+      "in this process)");
   command->add_option("--api-key", flags->api_key, "API key for the server")
       ->envname("FATHOM_API_KEY")
       ->check(CLI::Validator(
-          [](std::string& key) { return has_control_characters(key) ? "holds a control character" : ""; }, ""));
+          [](std::string& key) { return has_control_characters(key) ? "holds a control character" : ""; },
+          ""));
   command->add_option("--system", flags->system, "System message");
-  command->add_option("--temperature", flags->chat.temperature, "0 is greedy")->check(CLI::Range(0.0, 2.0))->capture_default_str();
-  command->add_option("--max-tokens", flags->chat.max_tokens, "Longest answer (default: what the context leaves)")
+  command->add_option("--temperature", flags->chat.temperature, "0 is greedy")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str();
+  command
+      ->add_option("--max-tokens", flags->chat.max_tokens,
+                   "Longest answer (default: what the context leaves)")
       ->check(CLI::Range(int64_t{1}, kMaxTokensMax));
   const size_t common = command->get_options().size();
   add_model_options(*command, flags->options.model);

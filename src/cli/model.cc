@@ -1,12 +1,11 @@
 // fathom model inspect|convert: what a model folder holds, and saving its quantised form.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <thread>
 
 #include "base/printable.h"
+#include "base/progress_bar.h"
 #include "cli/commands.h"
 #include "cli/report.h"
 #include "model/convert.h"
@@ -43,25 +42,6 @@ struct ConvertArgs {
   int threads = 0;
 };
 
-// One line on a terminal, redrawn as it changes; nothing elsewhere.
-class ProgressLine {
- public:
-  void show(int64_t done, int64_t total) {
-    const int percent = total > 0 ? static_cast<int>(100 * done / total) : 100;
-    if (!terminal_ || percent == percent_) return;
-    percent_ = percent;
-    fmt::print(stderr, "\rconverting [{:<40}] {:3}%", std::string(static_cast<size_t>(percent) * 2 / 5, '#'),
-               percent);
-  }
-  void end() {
-    if (percent_ >= 0) fmt::print(stderr, "\n");
-  }
-
- private:
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  int percent_ = -1;
-};
-
 int run_convert(const ConvertArgs& args) {
   const auto format = parse_weights_option(args.weights);
   if (!format.ok()) return fail("convert", format.status());
@@ -72,12 +52,13 @@ int run_convert(const ConvertArgs& args) {
   const int threads =
       args.threads > 0 ? args.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   ThreadTeam team(threads);
-  ProgressLine progress;
   ConvertOptions options{.weights = **format,
                          .layout = args.layout == "rows" ? ConvertLayout::kRows : ConvertLayout::kPanels};
-  options.progress = [&](int64_t done, int64_t total) { progress.show(done, total); };
-  const auto report = convert_model(**source, args.out, options, team);
-  progress.end();
+  const auto report = [&] {
+    ProgressBar progress("converting");
+    options.progress = [&](int64_t done, int64_t total) { progress.show_bytes(done, total); };
+    return convert_model(**source, args.out, options, team);
+  }();
   if (!report.ok()) return fail("convert", report.status());
   for (const std::string& warning : report->warnings) fmt::print(stderr, "warning: {}\n", printable(warning));
   fmt::print("{}: {} of {} weights in {} file(s), and {} other file(s)\n", printable(args.out),

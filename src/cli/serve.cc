@@ -76,14 +76,14 @@ sigset_t block_stop_signals() {
   return signals;
 }
 
-void print_ready(const serve::Server& server, const std::string& host) {
+void print_ready(const serve::Server& server, const std::string& host, bool keys_wanted) {
   const bool ip6 = host.find(':') != std::string::npos;
   const std::string reachable = host == "0.0.0.0" ? "127.0.0.1" : host == "::" ? "[::1]" : ip6 ? "[" + host + "]" : host;
   const std::string url = fmt::format("http://{}:{}", reachable, server.port());
   const std::string text =
-      fmt::format("{}ready on {}\ntry: curl -s {}/v1/chat/completions -H 'Content-Type: application/json' -d "
+      fmt::format("{}ready on {}\ntry: curl -s {}/v1/chat/completions -H 'Content-Type: application/json'{} -d "
                   "'{{\"messages\":[{{\"role\":\"user\",\"content\":\"What is 347 + 586?\"}}]}}'\n",
-                  server.summary(), url, url);
+                  server.summary(), url, url, keys_wanted ? " -H \"Authorization: Bearer $FATHOM_API_KEY\"" : "");
   std::fputs(text.c_str(), stdout);
   if (std::fflush(stdout) == 0) return;
   log_warning("standard output: {}; the server runs on", strerror(errno));
@@ -140,7 +140,7 @@ int run(Flags& flags) {
     return 2;
   }
   stop->serving.store(true);
-  print_ready(**server, flags.options.http.host);
+  print_ready(**server, flags.options.http.host, !flags.options.api_key_file.empty());
   const int number = stop->arrived.get_future().get();
   log_info("{}: finishing what runs, {} s at most; a second signal ends at once", strsignal(number),
            flags.options.drain_timeout_s);

@@ -134,6 +134,23 @@ Answers answers_of(const Model& model, const EngineOptions& options) {
   return compute(model, options).answers;
 }
 
+// Prefixes found in the cache or not, and with so little memory that requests are retracted and resumed.
+void expect_same_whatever_the_memory(const Model& model, const EngineOptions& options, const Answers& want) {
+  SCOPED_TRACE(options.prefill_ep);
+  SystemClock clock;
+  const auto engine = Engine::create(options, model, clock).value();
+  const auto vocab = static_cast<int32_t>(model.config().vocab_size);
+  EXPECT_EQ(run(*engine, false, vocab), want) << "cold";
+  EXPECT_EQ(run(*engine, false, vocab), want) << "warm";
+  EXPECT_GT(engine->stats().hit_tokens, 0);
+
+  EngineOptions little_memory = options;
+  little_memory.kv_memory_bytes = 5 * kv_layout_of(model).block_bytes();
+  const auto squeezed = Engine::create(little_memory, model, clock).value();
+  EXPECT_EQ(run(*squeezed, false, vocab), want) << "retraction";
+  EXPECT_GT(squeezed->stats().retractions, 0);
+}
+
 TEST(ModelEngine, deterministic_tokens_do_not_depend_on_how_they_are_computed) {
   const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kFp8, 5);
   EngineOptions options = base_options(*model);
@@ -151,23 +168,19 @@ TEST(ModelEngine, deterministic_tokens_do_not_depend_on_how_they_are_computed) {
   small_chunks.threads = 2;
   EXPECT_EQ(answers_of(*model, small_chunks), want) << "batch, chunk 64, 2 threads";
 
+  EngineOptions two_threads = options;
+  two_threads.threads = 2;
+  EXPECT_EQ(answers_of(*model, two_threads), want) << "2 threads alone";
+
   EngineOptions many_ranks = options;
   many_ranks.prefill_ep = 4;
   many_ranks.decode_ep = 6;
   EXPECT_EQ(answers_of(*model, many_ranks), want) << "EP 4 and 6";
 
-  SystemClock clock;
-  const auto engine = Engine::create(options, *model, clock).value();
-  const auto vocab = static_cast<int32_t>(model->config().vocab_size);
-  EXPECT_EQ(run(*engine, false, vocab), want) << "cold";
-  EXPECT_EQ(run(*engine, false, vocab), want) << "warm";
-  EXPECT_GT(engine->stats().hit_tokens, 0);
-
-  EngineOptions little_memory = options;
-  little_memory.kv_memory_bytes = 5 * kv_layout_of(*model).block_bytes();
-  const auto squeezed = Engine::create(little_memory, *model, clock).value();
-  EXPECT_EQ(run(*squeezed, false, vocab), want) << "retraction";
-  EXPECT_GT(squeezed->stats().retractions, 0);
+  for (const int ep : {1, 4}) {
+    options.prefill_ep = options.decode_ep = ep;
+    expect_same_whatever_the_memory(*model, options, want);
+  }
 }
 
 // DeepSeek's own degrees among them: 256 experts and 32 redundant slots, 9 slots a rank at EP32, 2 at EP144.

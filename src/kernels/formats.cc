@@ -36,23 +36,6 @@ ActFormat act_format_for(WeightFormat format) {
   CHECK_MSG(false, "unknown weight format");
 }
 
-double weight_format_bytes(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32:
-      return 4;
-    case WeightFormat::kF16:
-    case WeightFormat::kBf16:
-      return 2;
-    case WeightFormat::kFp8:
-      return 1 + 4.0 / (kScaleBlock * kScaleBlock);
-    case WeightFormat::kInt8:
-      return 1 + 4.0 / kScaleBlock;
-    case WeightFormat::kInt4:
-      return 0.5 + 2.0 / kInt4Group;
-  }
-  CHECK_MSG(false, "unknown weight format");
-}
-
 int64_t WeightSource::row_bytes() const {
   return dtype == DType::kInt4 ? ceil_div(k, kInt4Group) * (kInt4Group / 2) : dtype_bytes(dtype, k);
 }

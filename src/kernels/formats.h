@@ -32,8 +32,6 @@ std::optional<WeightFormat> parse_weight_format(std::string_view name);
 std::string_view act_format_name(ActFormat format);
 // F32, F16 → F32; BF16 → BF16; FP8 → FP8; INT8, INT4 → INT8.
 ActFormat act_format_for(WeightFormat format);
-// Bytes of weights and scales per element, without padding: 0.5625 for int4. For plans and reports.
-double weight_format_bytes(WeightFormat format);
 
 // A row-major matrix of weights as a checkpoint or a converted model holds it. Row 0 of `data` is row 0 of
 // the matrix; elements of a row are adjacent. Nothing needs to be aligned.

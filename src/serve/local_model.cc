@@ -1,14 +1,13 @@
 // From a folder or the built-in files to a running engine, with the memory plan checked first.
 #include "serve/local_model.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 
 #include "base/cpu.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/progress_bar.h"
 #include "engine/memory_estimate.h"
 #include "engine/model_parts.h"
 #include "model/memory_plan.h"
@@ -37,32 +36,6 @@ Result<TextAssets> read_text_files(const ModelSource& source) {
 constexpr int64_t kContextMin = 64;  // as of --max-context
 
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
-
-// A bar on a terminal, one line per tenth elsewhere.
-class Progress {
- public:
-  explicit Progress(bool show) : show_(show), terminal_(isatty(STDERR_FILENO) != 0) {}
-  void update(int64_t done, int64_t total) {
-    if (!show_ || total <= 0) return;
-    const int percent = static_cast<int>(done * 100 / total);
-    if (percent == last_percent_ || (!terminal_ && percent / 10 == last_percent_ / 10)) return;
-    last_percent_ = percent;
-    if (terminal_) {
-      const std::string bar(static_cast<size_t>(percent) * 40 / 100, '#');
-      fmt::print(stderr, "\rloading [{:<40}] {:3d} %  {:.2f} of {:.2f} GiB{}", bar, percent, gib(done), gib(total),
-                 done == total ? "\n" : "");
-      std::fflush(stderr);
-    } else if (total > kQuietBytes) {
-      log_info("loading: {} % of {:.2f} GiB", percent, gib(total));
-    }
-  }
-
- private:
-  static constexpr int64_t kQuietBytes = 64 << 20;
-  const bool show_;
-  const bool terminal_;
-  int last_percent_ = -1;
-};
 
 // What a folder lacks without being wrong.
 void warn_of_text_files(const TextAssets& assets, const Tokenizer& tokenizer, const ChatTemplate& chat_template) {
@@ -128,8 +101,10 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
   LoadOptions load;
   ASSIGN_OR_RETURN(load.weights, parse_weights_option(options.weights));
   load.load_mtp = false;  // decoding does not speculate: nothing would read them
-  Progress progress(options.show_progress);
-  load.progress = [&progress](int64_t done, int64_t total) { progress.update(done, total); };
+  ProgressBar progress("loading", /*log=*/true);
+  if (options.show_progress) {
+    load.progress = [&progress](int64_t done, int64_t total) { progress.show_bytes(done, total); };
+  }
   ASSIGN_OR_RETURN(const ModelConfig announced, load_model_config(*local->source_));
   RETURN_IF_ERROR(check_options(options, announced, local->source_label_));
   warn_of_text_files(assets, *local->tokenizer_, *local->chat_template_);

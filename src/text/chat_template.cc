@@ -340,6 +340,4 @@ bool ChatTemplate::has_reasoning() const {
   return impl_->source_has("</think>") || impl_->tokenizer.added_token_id("</think>").has_value();
 }
 
-bool ChatTemplate::reads_tools() const { return impl_->source_has("tools"); }
-
 }  // namespace fathom

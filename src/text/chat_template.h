@@ -70,8 +70,6 @@ class ChatTemplate {
 
   // Whether the model answers with <think>...</think>, by its template and its added tokens.
   bool has_reasoning() const;
-  // Whether the template looks at `tools` at all (V3's first one does not).
-  bool reads_tools() const;
 
  private:
   struct Impl;

@@ -17,7 +17,6 @@ class Utf8Stream {
   void push(std::string_view bytes, std::string& out);
   // The stream ends: a held, incomplete character becomes one U+FFFD.
   void flush(std::string& out);
-  bool holds_bytes() const { return !pending_.empty(); }
 
  private:
   void push_byte(unsigned char byte, std::string& out);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/cpu.h"
 
 namespace fathom {
 namespace {
@@ -11,12 +12,6 @@ namespace {
 constexpr int kNumBuffers = 2;  // exchanges of a channel in flight
 constexpr uint64_t kEmpty = ~uint64_t{0};
 constexpr int kMissingRanksShown = 8;
-
-inline void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 

@@ -1,11 +1,16 @@
 """`fathom chat` from outside: on a pipe, on a terminal, interrupted, refused; its output and its exit codes."""
+import http.server
 import os
 import pty
 import re
 import select
 import signal
+import socket
 import subprocess
+import threading
 import time
+
+import pytest
 
 from conftest import BINARY, SLOWER, START_TIMEOUT_S, Server
 
@@ -69,6 +74,45 @@ def test_a_key_is_asked_for_and_given(tmp_path):
             assert result.returncode == 0 and STATISTICS.search(result.stdout), result
     finally:
         assert server.stop() == 0
+
+
+class FixedAnswer(http.server.BaseHTTPRequestHandler):
+    """What listens on the default port, and is no server of ours."""
+    status, body = 401, b'{"error":{"message":"keys are asked for"}}'
+
+    def do_GET(self):
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("status,code,words", [(401, 2, "keys are asked for"), (500, 2, "keys are asked for"),
+                                               (404, 0, "starting an engine here"), (200, 0, "not a list of models")])
+def test_what_listens_on_the_default_port_is_asked_first(status, code, words):
+    try:
+        other = http.server.ThreadingHTTPServer(("127.0.0.1", 8000), type("Fixed", (FixedAnswer,), {"status": status}))
+    except OSError:
+        pytest.skip("port 8000 is in use")
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    try:
+        result = chat("--max-tokens", "3", stdin="hi\n")
+    finally:
+        other.shutdown()
+        other.server_close()
+    assert result.returncode == code and words in result.stderr and len(result.stderr.splitlines()) == 1, result
+    assert bool(STATISTICS.search(result.stdout)) == (code == 0), result
+
+
+def test_with_nothing_on_the_default_port_an_engine_of_its_own_answers():
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 8000)) == 0:
+            pytest.skip("port 8000 is in use")
+    result = chat(stdin="What is 347 + 586?\n")
+    assert result.returncode == 0 and "933" in result.stdout and result.stderr == "", result
 
 
 def test_an_engine_of_its_own_answers_on_a_pipe():

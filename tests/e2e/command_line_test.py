@@ -1,13 +1,15 @@
 """The command line from outside: exit codes, one clear line, signals, and `fathom chat` on a pipe."""
+import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
 import time
 
 import pytest
-from conftest import BINARY, ELSEWHERE, SLOWER, START_TIMEOUT_S, Server
+from conftest import BINARY, ELSEWHERE, ROOT, SLOWER, START_TIMEOUT_S, Server
 
 
 def fathom(*args, stdin="", timeout=START_TIMEOUT_S, env=None):
@@ -104,6 +106,34 @@ def test_a_signal_during_the_start_ends_the_process(tmp_path):
     assert process.poll() is None, process.stderr.read()
     process.send_signal(signal.SIGTERM)
     assert process.wait(START_TIMEOUT_S) == 0
+
+
+def test_the_line_to_try_works_as_it_stands(tmp_path):
+    (tmp_path / "keys").write_text("a-secret-key someone\n")
+    for flags in ((), ("--api-key-file", tmp_path / "keys")):
+        server = Server(*flags)
+        try:
+            os.set_blocking(server.process.stdout.fileno(), True)
+            line = server.process.stdout.readline()  # after the one that says "ready"
+            assert line.startswith("try: curl "), line
+            done = subprocess.run(["sh", "-c", line[len("try: "):]], capture_output=True, text=True, timeout=START_TIMEOUT_S,
+                                  env={**os.environ, "FATHOM_API_KEY": "a-secret-key"})
+            assert "933" in json.loads(done.stdout)["choices"][0]["message"]["content"], done
+        finally:
+            assert server.stop() == 0
+
+
+def test_the_readme_lists_the_libraries_that_the_binary_needs():
+    listed = subprocess.run(["ldd", str(BINARY)], capture_output=True, text=True, timeout=60).stdout
+    readme = (ROOT / "README.md").read_text()
+    direct = subprocess.run(["readelf", "-d", str(BINARY)], capture_output=True, text=True, timeout=60, check=True).stdout
+    names = re.findall(r"NEEDED.*\[(.+?)\.so", direct)
+    always_there = {"libc", "libm", "libgcc_s", "libstdc++", "ld-linux-x86-64", "libasan", "libubsan", "libtsan"}
+    packages = {"libcurl": "libcurl4", "libcrypto": "libssl3", "libspdlog": "libspdlog1.10", "libfmt": "libfmt9",
+                "libprometheus-cpp-core": "libprometheus-cpp-core1.0", "libnuma": "libnuma1"}
+    assert "not found" not in listed and "libspdlog" in names
+    missing = [name for name in names if name not in always_there and f"`{packages.get(name)}`" not in readme]
+    assert not missing, missing
 
 
 def test_a_second_signal_ends_at_once():

@@ -4,11 +4,11 @@
 #include <openssl/crypto.h>
 
 #include <algorithm>
-#include <cctype>
 #include <fstream>
 #include <sstream>
 
 #include "base/printable.h"
+#include "serve/api/http_head.h"
 
 namespace fathom::serve {
 namespace {
@@ -88,11 +88,7 @@ ApiResult<std::string> ApiKeys::authenticate(std::string_view authorization) con
                  .type = "authentication_error",
                  .code = "invalid_api_key"};
   // The scheme's case does not matter (RFC 9110, 11.1).
-  const bool bearer = authorization.size() >= kScheme.size() &&
-                      std::equal(kScheme.begin(), kScheme.end(), authorization.begin(), [](char a, char b) {
-                        return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
-                      });
-  if (!bearer) return error;
+  if (!equal_ignoring_case(authorization.substr(0, kScheme.size()), kScheme)) return error;
   const std::string_view given = authorization.substr(kScheme.size());
   const Key* found = nullptr;
   for (const Key& key : keys_) {

@@ -5,12 +5,13 @@
 #include <cctype>
 
 namespace fathom::serve {
-namespace {
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
 }
+
+namespace {
 
 // How often a field occurs, and its last value.
 struct Field {

@@ -18,4 +18,7 @@ struct HttpRefusal {
 // `version` is 10 or 11. Nothing: the request may go on.
 std::optional<HttpRefusal> check_head(const HttpRequest& head, int version);
 
+// Of ASCII letters, as field values, schemes and codings are compared.
+bool equal_ignoring_case(std::string_view a, std::string_view b);
+
 }  // namespace fathom::serve

@@ -1,8 +1,9 @@
 // Splits at the first question mark, then decodes the path: an escaped one is part of it.
 #include "serve/api/http_target.h"
 
-#include <algorithm>
 #include <cctype>
+
+#include "serve/api/http_head.h"
 
 namespace fathom::serve {
 namespace {
@@ -25,10 +26,8 @@ std::string percent_decode(std::string_view text) {
   return out;
 }
 
-bool starts_with_ignoring_case(std::string_view text, std::string_view lower_start) {
-  return text.size() >= lower_start.size() &&
-         std::equal(lower_start.begin(), lower_start.end(), text.begin(),
-                    [](char lower, unsigned char c) { return lower == std::tolower(c); });
+bool starts_with_ignoring_case(std::string_view text, std::string_view start) {
+  return equal_ignoring_case(text.substr(0, start.size()), start);
 }
 
 }  // namespace

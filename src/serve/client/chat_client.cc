@@ -205,6 +205,7 @@ Result<std::string> ChatClient::model_name(double timeout_s) const {
   const CURLcode code = transfer.run([&](std::string_view bytes) { return append_body(body, bytes); });
   if (code == CURLE_WRITE_ERROR) return invalid_argument("{}/v1/models: more than {} bytes", url_, kBodyBytesMax);
   if (code != CURLE_OK) return make_status(StatusCode::kUnavailable, "{}: {}", url_, curl_easy_strerror(code));
+  if (transfer.status() == 404) return make_status(StatusCode::kNotFound, "{}/v1/models: not served there", url_);
   if (transfer.status() != 200) {
     return invalid_argument("{}: {}", url_, server_message(body, transfer.status()));
   }
@@ -214,7 +215,7 @@ Result<std::string> ChatClient::model_name(double timeout_s) const {
     const auto id = (*data)[0].find("id");
     if (id != (*data)[0].end() && id->is_string()) return id->get<std::string>();
   }
-  return invalid_argument("{}/v1/models: not a list of models", url_);
+  return make_status(StatusCode::kNotFound, "{}/v1/models: not a list of models", url_);
 }
 
 Result<ChatOutcome> ChatClient::chat(const std::vector<ChatTurn>& messages, const Options& options,

@@ -40,7 +40,8 @@ class ChatClient {
   // it; `api_key` may be empty.
   ChatClient(std::string url, std::string api_key);
 
-  // The served model's name. UNAVAILABLE when nothing answers within `timeout_s`.
+  // The served model's name. kUnavailable when nothing answers within `timeout_s`, kNotFound when what answers has
+  // no list of models, kInvalidArgument with its words when it refuses.
   Result<std::string> model_name(double timeout_s) const;
 
   struct Options {
