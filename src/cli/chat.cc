@@ -21,6 +21,8 @@ constexpr const char* kDefaultUrl = "http://127.0.0.1:8000";
 constexpr double kProbeTimeoutSeconds = 1.0;
 constexpr double kRateSecondsMin = 0.005;  // pieces of an answer closer together than this arrived as one
 constexpr int64_t kMaxTokensMax = int64_t{1} << 24;
+constexpr std::string_view kServersEnd =
+    "insufficient_system_resource";  // a time-out, or the server's own end
 
 struct Flags {
   serve::ServeOptions options;  // for the engine of our own
@@ -55,7 +57,7 @@ class Conversation {
     if (!flags_.system.empty()) turns_.push_back({"system", flags_.system});
   }
 
-  // Asks and prints; false when the server failed, or nobody takes the output any more.
+  // Asks and prints; false when the server failed or gave up midway, or nobody takes the output any more.
   bool ask(const std::string& text) {
     turns_.push_back({"user", text});
     interrupted = false;
@@ -90,7 +92,7 @@ class Conversation {
     const TimePoint end = clock_.now();
     if (first == TimePoint{}) first = end;  // an answer without text
     print_rate(*outcome, to_seconds(first - start), to_seconds(end - first));
-    return true;
+    return outcome->finish_reason != kServersEnd;
   }
 
  private:
@@ -102,8 +104,12 @@ class Conversation {
     print(fmt::format(
         "{}[{} tokens, {:.1f} tokens/s, first after {:.0f} ms, {} of {} prompt tokens from the cache{}]{}\n",
         style_.dim(), outcome.completion_tokens, rate(outcome.completion_tokens, first_s, rest_s),
-        first_s * 1000, outcome.hit_tokens, outcome.prompt_tokens,
-        outcome.finish_reason == "length" ? ", cut off at the limit" : "", style_.plain()));
+        first_s * 1000, outcome.hit_tokens, outcome.prompt_tokens, cut_off(outcome), style_.plain()));
+  }
+
+  static const char* cut_off(const serve::ChatOutcome& outcome) {
+    if (outcome.finish_reason == "length") return ", cut off at the limit";
+    return outcome.finish_reason == kServersEnd ? ", cut off by the server" : "";
   }
 
   // Of the tokens after the first; over the whole time when they came all at once and their own says nothing.
@@ -125,8 +131,9 @@ int converse(const serve::ChatClient& client, const std::string& model, const Fl
   const bool person = isatty(STDIN_FILENO) != 0;
   const Style style;
   if (person) {
-    print(fmt::format("{}{}{}  (/clear starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer)\n",
-                      style.bold(), printable(model), style.plain()));
+    print(fmt::format(
+        "{}{}{}  (/clear starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer or drops a line)\n",
+        style.bold(), printable(model), style.plain()));
   }
   Conversation conversation(client, flags, clock);
   bool all_answered = true;
@@ -135,7 +142,15 @@ int converse(const serve::ChatClient& client, const std::string& model, const Fl
       print(fmt::format("{}> {}", style.bold(), style.plain()));
       std::fflush(stdout);
     }
-    if (!std::getline(std::cin, line)) break;
+    interrupted = false;
+    if (!std::getline(std::cin, line)) {
+      if (!person || !interrupted) break;
+      // Ctrl-C with no answer under way: what was typed is dropped, the conversation is not.
+      std::clearerr(stdin);
+      std::cin.clear();
+      print("\n");
+      continue;
+    }
     if (line == "/exit" || line == "/quit") break;
     if (line == "/clear") {
       conversation.clear();

@@ -30,7 +30,7 @@ constexpr std::string_view kPublishedFormat = R"(
   {%- if message.role == 'user' -%}
     {{- '<｜User｜>' + message.content -}}
   {%- elif message.role == 'assistant' -%}
-    {{- '<｜Assistant｜>' + message.content.split('</think>')[-1] ~ eos_token|default('<｜end▁of▁sentence｜>') -}}
+    {{- '<｜Assistant｜>' + (message.content or '').split('</think>')[-1] ~ eos_token|default('<｜end▁of▁sentence｜>') -}}
   {%- elif message.role == 'tool' -%}
     {{- raise_exception('the model has no chat template, so tool messages are not supported') -}}
   {%- endif -%}

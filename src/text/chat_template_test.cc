@@ -169,6 +169,13 @@ TEST(ChatTemplate, falls_back_to_the_published_format) {
   EXPECT_TRUE(
       chat_template.render(messages, {.add_generation_prompt = false})->text.ends_with("<｜User｜>v"));
   EXPECT_EQ(chat_template.render({message("tool", "x")}, {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      chat_template
+          .render(
+              {message("user", "u"), {.role = "assistant", .content = std::nullopt}, message("user", "v")},
+              {})
+          ->text,
+      "<｜begin▁of▁sentence｜><｜User｜>u<｜Assistant｜><｜end▁of▁sentence｜><｜User｜>v<｜Assistant｜>");
 
   TextAssets bare = small_assets("");
   bare.tokenizer_json =

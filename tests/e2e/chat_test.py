@@ -1,5 +1,6 @@
 """`fathom chat` from outside: on a pipe, on a terminal, interrupted, refused; its output and its exit codes."""
 import http.server
+import json
 import os
 import pty
 import re
@@ -155,12 +156,44 @@ def test_a_terminal_shows_reasoning_dimmer_and_ctrl_c_stops_an_answer():
         screen = read_terminal(master, b"tokens/s")
         dim, _, rest = screen.partition(b"\x1b[2m")[2].partition(b"\x1b[0m")
         assert b"743" in dim and b"933" in rest, "the working is dim, the answer is not"
+        os.write(master, b"half a line")
+        read_terminal(master, b"half a line")
+        process.send_signal(signal.SIGINT)
+        assert b"half" not in read_terminal(master, b"> ", b"").rpartition(b"\n")[2]
+        os.write(master, b"Who are you?\n")
+        assert b"arithmetic" in read_terminal(master, b"tokens/s"), "Ctrl-C drops a line, not the conversation"
         os.write(master, b"\x04")
         assert process.wait(START_TIMEOUT_S) == 0
     finally:
         process.kill()
         os.close(master)
         assert server.stop() == 0
+
+
+class BrokenOffAnswer(FixedAnswer):
+    """A server that gives up midway, as ours does when a request's time is over."""
+    status, body = 200, b'{"data":[{"id":"m"}]}'
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for delta, reason in (({"content": "half an"}, None), ({}, "insufficient_system_resource")):
+            chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+            self.wfile.write(b"data: %s\n\n" % json.dumps(chunk).encode())
+        self.wfile.write(b"data: [DONE]\n\n")
+
+
+def test_an_answer_that_the_server_breaks_off_is_said_to_be():
+    other = http.server.ThreadingHTTPServer(("127.0.0.1", 0), BrokenOffAnswer)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    try:
+        result = chat("--url", f"http://127.0.0.1:{other.server_port}", stdin="hi\n")
+    finally:
+        other.shutdown()
+        other.server_close()
+    assert result.returncode == 1 and "half an" in result.stdout and "cut off by the server" in result.stdout, result
 
 
 def test_flags_for_an_engine_of_ones_own_do_not_go_with_a_server(server):
