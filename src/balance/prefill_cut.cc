@@ -1,7 +1,10 @@
-// The largest chunk within a cost is the root of a quadratic.
+// The largest chunk within a cost is the root of a quadratic; the allotment is a pass over the prompts,
+// shortest first.
 #include "balance/prefill_cut.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace fathom {
 
@@ -17,27 +20,55 @@ int64_t PrefillCost::tokens_within(int64_t budget_ns, int64_t cached_tokens) con
   return n;
 }
 
-RankLoad cut_forward(std::span<const PrefillQueued> queue, const PrefillCost& cost,
+namespace {
+
+int64_t round_up(int64_t tokens, int64_t to) { return (tokens + to - 1) / to * to; }
+
+// The largest chunk of a prompt within the limits that ends at the prompt's end or on a block of it.
+int64_t chunk_within(const PrefillQueued& prompt, const PrefillCost& cost, int64_t cost_ns, int64_t tokens,
+                     int64_t align) {
+  if (prompt.left_tokens <= tokens && cost.cost_ns(prompt.left_tokens, prompt.done_tokens) <= cost_ns)
+    return prompt.left_tokens;
+  const int64_t most = std::min(tokens, cost.tokens_within(cost_ns, prompt.done_tokens));
+  return std::max<int64_t>(0, (prompt.done_tokens + most) / align * align - prompt.done_tokens);
+}
+
+}  // namespace
+
+RankLoad cut_forward(std::span<const PrefillQueued> prompts, const PrefillCost& cost,
                      const PrefillBudget& budget, std::vector<PrefillChunk>& chunks) {
-  CHECK(budget.cost_ns > 0 && budget.align_tokens > 0 && budget.tokens_max >= budget.align_tokens);
+  const int64_t align = budget.align_tokens;
+  CHECK(budget.cost_ns > 0 && align > 0 && budget.tokens_max >= align);
   chunks.clear();
-  RankLoad used;
-  for (int32_t i = 0; i < static_cast<int32_t>(queue.size()); ++i) {
-    const PrefillQueued& next = queue[i];
-    const int64_t room = budget.tokens_max - used.tokens;
-    int64_t tokens = std::min(room, cost.tokens_within(budget.cost_ns - used.cost, next.done_tokens));
-    if (tokens < next.left_tokens) {
-      // The cut falls on a block of the sequence, so the chunk's start counts too.
-      tokens -= (next.done_tokens + tokens) % budget.align_tokens;
-      if (tokens <= 0 && used.requests == 0)
-        tokens = budget.align_tokens - next.done_tokens % budget.align_tokens;
-    }
-    tokens = std::min(tokens, next.left_tokens);
-    if (tokens <= 0) break;
-    chunks.push_back({i, tokens});
-    used += {1, tokens, cost.cost_ns(tokens, next.done_tokens)};
-    if (tokens < next.left_tokens) break;
+  if (prompts.empty()) return {};
+  const PrefillQueued& oldest = prompts[0];
+  const int64_t first_block = std::min(oldest.left_tokens, align - oldest.done_tokens % align);
+  const int64_t half =
+      chunk_within(oldest, cost, budget.cost_ns / 2, round_up(budget.tokens_max / 2, align), align);
+  chunks.push_back({0, std::max(first_block, half)});
+  int64_t cost_left = budget.cost_ns - cost.cost_ns(chunks[0].tokens, oldest.done_tokens);
+  int64_t tokens_left = budget.tokens_max - chunks[0].tokens;
+  for (int32_t i = 1; i < static_cast<int32_t>(prompts.size()); ++i) chunks.push_back({i, 0});
+  const auto work_left = [&](const PrefillChunk& chunk) {
+    return cost.cost_ns(prompts[chunk.prompt].left_tokens, prompts[chunk.prompt].done_tokens);
+  };
+  std::sort(chunks.begin() + 1, chunks.end(), [&](const PrefillChunk& a, const PrefillChunk& b) {
+    return std::pair(work_left(a), a.prompt) < std::pair(work_left(b), b.prompt);
+  });
+  for (PrefillChunk& chunk : std::span(chunks).subspan(1)) {
+    const PrefillQueued& prompt = prompts[chunk.prompt];
+    chunk.tokens = chunk_within(prompt, cost, cost_left, tokens_left, align);
+    cost_left -= cost.cost_ns(chunk.tokens, prompt.done_tokens), tokens_left -= chunk.tokens;
   }
+  cost_left += cost.cost_ns(chunks[0].tokens, oldest.done_tokens), tokens_left += chunks[0].tokens;
+  const int64_t rest = chunk_within(oldest, cost, cost_left, tokens_left, align);
+  chunks[0].tokens = std::max(chunks[0].tokens, rest);
+  std::erase_if(chunks, [](const PrefillChunk& chunk) { return chunk.tokens == 0; });
+  std::sort(chunks.begin(), chunks.end(),
+            [](const PrefillChunk& a, const PrefillChunk& b) { return a.prompt < b.prompt; });
+  RankLoad used;
+  for (const auto& [prompt, tokens] : chunks)
+    used += {1, tokens, cost.cost_ns(tokens, prompts[prompt].done_tokens)};
   return used;
 }
 

@@ -1,12 +1,15 @@
-// What prefilling costs, and how a rank's queue is cut into forwards of equal cost. Whole prompts cannot be
+// What prefilling costs, and how a rank's forward is shared among its prompts. Whole prompts cannot be
 // balanced inside one forward (lengths are heavy-tailed), and the chunks of one prompt need each other's KV,
-// so every rank gets the same cost budget, fills it first come first served, cuts the last prompt, and goes
-// on with it in its next forward.
+// so every rank gets the same budget of cost and tokens, fills it, cuts what does not fit, and goes on with
+// it in its next forward. The oldest prompt gets half, the others the rest by the work they have left, the
+// least first, and the oldest what then remains: long prompts go on and short ones do not wait behind them.
+// The servers' step plan (engine/plan) and the simulated day (sim/prefill_unit) call this one function.
 //
 // Invariants, by name:
-// * first_come_first_served: chunks follow the queue; only the last may be partial
-// * within_budget: cost and tokens stay within the budget, but an empty forward takes one aligned chunk
-// * always_advances: a queue that is not empty yields at least one token
+// * oldest_gets_half: the oldest prompt gets what it needs of half the budget, at least one aligned chunk
+// * least_next: of the others none is done before one that has less work left, but for want of tokens
+// * within_budget: cost and tokens stay within the budget, but the oldest's first aligned chunk
+// * always_advances: prompts that wait yield at least one token
 #pragma once
 
 #include <cstdint>
@@ -51,19 +54,20 @@ struct PrefillBudget {
   int64_t align_tokens = 64;     // a cut falls on a KV block
 };
 
-// One prompt waiting on a rank.
+// One prompt that a rank is prefilling.
 struct PrefillQueued {
   int64_t done_tokens = 0;  // cached or computed: what the next chunk attends to
   int64_t left_tokens = 0;
 };
 struct PrefillChunk {
-  int32_t queue_idx = 0;
+  int32_t prompt = 0;  // place among those passed in
   int64_t tokens = 0;
   bool operator==(const PrefillChunk&) const = default;
 };
 
-// The next forward of one rank; `chunks` is cleared first. Returns its load.
-RankLoad cut_forward(std::span<const PrefillQueued> queue, const PrefillCost& cost,
+// The next forward of one rank over its prompts, oldest first. `chunks`, cleared first, has one for each that
+// gets any, in their order. Returns the forward's load.
+RankLoad cut_forward(std::span<const PrefillQueued> prompts, const PrefillCost& cost,
                      const PrefillBudget& budget, std::vector<PrefillChunk>& chunks);
 
 }  // namespace fathom

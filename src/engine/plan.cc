@@ -44,29 +44,24 @@ int32_t chunk_within(const PlanSequence& s, int32_t limit) {
   return std::max(0, (s.num_stored + limit) / kBlockTokens * kBlockTokens - s.num_stored);
 }
 
-// Shares one rank's budget among its prefilling sequences (`members`, oldest first): the oldest gets half,
-// the others the rest by what they have left, the shortest first, and the oldest what remains.
+// Shares one rank's budget among its prefilling sequences (`members`, oldest first): tokens of each.
 std::vector<int32_t> share_budget(const PlanSnapshot& snapshot, const std::vector<int32_t>& members) {
-  const auto sequence = [&](size_t m) -> const PlanSequence& {
-    return snapshot.sequences[static_cast<size_t>(members[m])];
-  };
-  const int32_t budget = snapshot.rank_chunk_tokens;
-  std::vector<int32_t> tokens(members.size());
-  if (members.empty()) return tokens;
-  const int32_t half = std::max(kBlockTokens, (budget / 2 + kBlockTokens - 1) / kBlockTokens * kBlockTokens);
-  tokens[0] = chunk_within(sequence(0), half);
-  int32_t left = budget - tokens[0];
-
-  std::vector<size_t> order;
-  for (size_t m = 1; m < members.size(); ++m) order.push_back(m);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return sequence(a).num_tokens - sequence(a).num_stored < sequence(b).num_tokens - sequence(b).num_stored;
-  });
-  for (const size_t m : order) {
-    tokens[m] = chunk_within(sequence(m), left);
-    left -= tokens[m];
+  std::vector<PrefillQueued> prompts;
+  for (const int32_t m : members) {
+    const PlanSequence& s = snapshot.sequences[static_cast<size_t>(m)];
+    prompts.push_back({s.num_stored, s.num_tokens - s.num_stored});
   }
-  tokens[0] = chunk_within(sequence(0), tokens[0] + left);
+  PrefillBudget budget;
+  budget.tokens_max = snapshot.rank_chunk_tokens;
+  budget.align_tokens = kBlockTokens;
+  // Where every token costs the same, the tokens bind, and no half of the cost.
+  constexpr PrefillCost kTokens{1, 0, 0};
+  budget.cost_ns = snapshot.prefill_cost ? snapshot.rank_cost_ns : 2 * budget.tokens_max;
+  std::vector<PrefillChunk> chunks;
+  cut_forward(prompts, snapshot.prefill_cost.value_or(kTokens), budget, chunks);
+  std::vector<int32_t> tokens(members.size());
+  for (const PrefillChunk& chunk : chunks)
+    tokens[static_cast<size_t>(chunk.prompt)] = static_cast<int32_t>(chunk.tokens);
   return tokens;
 }
 

@@ -10,13 +10,17 @@
 //   a_step_fits_the_rank                 a rank's chunks never exceed its token budget
 //   chunks_are_blocks_or_the_rest        a chunk ends at a multiple of 64 tokens or at the sequence's end
 //   every_rank_serves_its_oldest         half of a rank's budget, short prompts share the rest
+//                                        (balance/prefill_cut.h)
 //   admission_is_in_order                nobody overtakes in the queue
 //   admission_expects_growth             the running requests' expected growth is set aside first
 //   an_empty_engine_admits               the head of the queue starts when nothing runs
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
+
+#include "balance/prefill_cut.h"
 
 namespace fathom {
 
@@ -43,7 +47,10 @@ struct PlanSnapshot {
   int32_t num_prefill_ranks = 1;
   int32_t max_running = 1;         // sequences not kQueued
   int32_t rank_chunk_tokens = 64;  // prefill budget of one rank in this step; a positive multiple of 64
-  double growth_fraction = 1;      // of max_growth that is expected to be used, see GrowthEstimate
+  // With a cost of prefilling, its budget too, see PrefillBudget; without, every token counts the same.
+  std::optional<PrefillCost> prefill_cost;
+  int64_t rank_cost_ns = 0;
+  double growth_fraction = 1;  // of max_growth that is expected to be used, see GrowthEstimate
 };
 
 inline constexpr int32_t kNoSequence = -1;

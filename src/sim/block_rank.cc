@@ -99,22 +99,13 @@ void BlockRank::start(BlockSequence& sequence) {
   sequence.num_stored = sequence.num_cached = sequence.published * kBlockTokens;
 }
 
-// Tokens behind a long context cost more: the oldest prompt's context sets how many fit the budget.
-int32_t BlockRank::chunk_tokens_within(const PrefillCost& cost) const {
-  for (const auto& sequence : sequences_) {
-    if (sequence->stage != SequenceStage::kPrefill) continue;
-    const int64_t fit = cost.tokens_within(budget_ns_, sequence->num_stored) / kBlockTokens * kBlockTokens;
-    return static_cast<int32_t>(std::clamp<int64_t>(fit, kBlockTokens, chunk_tokens_));
-  }
-  return chunk_tokens_;
-}
-
 RankLoad BlockRank::plan_prefill_step(const PrefillCost& cost, std::vector<Chunk>& chunks) {
   chunks.clear();
   for (const int32_t i : plan_admission(snapshot())) start(*sequences_[static_cast<size_t>(i)]);
   const auto planned = [&] {
     PlanSnapshot now = snapshot();
-    now.rank_chunk_tokens = chunk_tokens_within(cost);
+    now.prefill_cost = cost;
+    now.rank_cost_ns = budget_ns_;
     return plan_prefill(now);
   };
   PrefillPlan plan = planned();

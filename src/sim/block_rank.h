@@ -81,7 +81,6 @@ class BlockRank {
  private:
   static constexpr KvAccount kAccount{1};
   PlanSnapshot snapshot() const;
-  int32_t chunk_tokens_within(const PrefillCost& cost) const;
   void start(BlockSequence& sequence);
   bool reserve(BlockSequence& sequence, int32_t count);
   void set_writer(BlockId block, int request);

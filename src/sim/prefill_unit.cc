@@ -1,4 +1,4 @@
-// Count-only prefill: queues per rank, cut into forwards by the servers' own rule.
+// Count-only prefill: queues per rank, their forwards shared between prompts by the servers' own rule.
 #include "sim/prefill_unit.h"
 
 #include <algorithm>
@@ -15,32 +15,19 @@ PrefillUnit::PrefillUnit(int num_ranks, const PrefillCost& cost, const PrefillBu
 void PrefillUnit::add(int rank, const PrefillJob& job) {
   CHECK(job.computed_from < job.input_tokens);
   const int64_t left = job.input_tokens - job.computed_from;
-  queues_[rank].jobs.push_back(job);
+  queues_[rank].push_back(job);
   loads_[rank] += {1, left, cost_.cost_ns(left, job.computed_from)};
   ++waiting_;
 }
 
-void PrefillUnit::drop_head(Queue& queue) {
-  ++queue.head;
-  if (queue.head < 256 || queue.head * 2 < queue.jobs.size()) return;
-  queue.jobs.erase(queue.jobs.begin(), queue.jobs.begin() + static_cast<ptrdiff_t>(queue.head));
-  queue.head = 0;
-}
-
 RankLoad PrefillUnit::cut_rank(int rank) {
-  Queue& queue = queues_[rank];
-  // As much of the queue as one forward can take.
+  std::vector<PrefillJob>& queue = queues_[rank];
   queued_.clear();
-  int64_t cost = 0;
-  for (size_t i = queue.head; i < queue.jobs.size() && cost < budget_.cost_ns; ++i) {
-    const PrefillJob& job = queue.jobs[i];
-    const int64_t left = job.input_tokens - job.computed_from;
-    queued_.push_back({job.computed_from, left});
-    cost += cost_.cost_ns(left, job.computed_from);
-  }
+  for (const PrefillJob& job : queue)
+    queued_.push_back({job.computed_from, job.input_tokens - job.computed_from});
   const RankLoad used = cut_forward(queued_, cost_, budget_, chunks_);
   for (const PrefillChunk& chunk : chunks_) {
-    PrefillJob& job = queue.jobs[queue.head];
+    PrefillJob& job = queue[static_cast<size_t>(chunk.prompt)];
     const int64_t left = job.input_tokens - job.computed_from;
     loads_[rank] -= {1, left, cost_.cost_ns(left, job.computed_from)};
     job.computed_from += static_cast<int32_t>(chunk.tokens);
@@ -48,21 +35,20 @@ RankLoad PrefillUnit::cut_rank(int rank) {
     if (job.computed_from == job.input_tokens) {
       running_.push_back(job);
       --waiting_;
-      drop_head(queue);
     } else {
       const int64_t still = job.input_tokens - job.computed_from;
       loads_[rank] += {1, still, cost_.cost_ns(still, job.computed_from)};
     }
   }
+  std::erase_if(queue, [](const PrefillJob& job) { return job.computed_from == job.input_tokens; });
   return used;
 }
 
 // A prompt runs on one rank, so a long one brings no more than one budget.
 int64_t PrefillUnit::work_for_one_forward() const {
   int64_t work_ns = 0;
-  for (const Queue& queue : queues_) {
-    for (size_t i = queue.head; i < queue.jobs.size(); ++i) {
-      const PrefillJob& job = queue.jobs[i];
+  for (const std::vector<PrefillJob>& queue : queues_) {
+    for (const PrefillJob& job : queue) {
       work_ns +=
           std::min(cost_.cost_ns(job.input_tokens - job.computed_from, job.computed_from), budget_.cost_ns);
     }
@@ -97,10 +83,10 @@ void PrefillUnit::end_forward(std::vector<PrefillJob>& finished) {
 
 int64_t PrefillUnit::oldest_arrival_ns() const {
   int64_t oldest = INT64_MAX;
-  for (const Queue& queue : queues_) {
-    for (size_t i = queue.head; i < queue.jobs.size() && i < queue.head + 2; ++i) {
-      if (!queue.jobs[i].started) oldest = std::min(oldest, queue.jobs[i].arrival_ns);
-    }
+  for (const std::vector<PrefillJob>& queue : queues_) {
+    const auto waits =
+        std::find_if(queue.begin(), queue.end(), [](const PrefillJob& job) { return !job.started; });
+    if (waits != queue.end()) oldest = std::min(oldest, waits->arrival_ns);
   }
   return oldest;
 }
@@ -113,10 +99,9 @@ void PrefillUnit::lose_all(std::vector<PrefillJob>& lost) {
   };
   for (const PrefillJob& job : running_) give_back(job);
   running_.clear();
-  for (Queue& queue : queues_) {
-    for (size_t i = queue.head; i < queue.jobs.size(); ++i) give_back(queue.jobs[i]);
-    queue.jobs.clear();
-    queue.head = 0;
+  for (std::vector<PrefillJob>& queue : queues_) {
+    for (const PrefillJob& job : queue) give_back(job);
+    queue.clear();
   }
   std::fill(loads_.begin(), loads_.end(), RankLoad{});
   waiting_ = 0;

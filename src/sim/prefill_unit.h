@@ -1,6 +1,6 @@
-// One simulated prefill unit: a queue per rank, cut into forwards by balance/prefill_cut.h: every rank has
-// the same cost budget, the last prompt is cut where it ends and goes on in the next forward. The servers'
-// step plan (engine/plan) shares a forward between prompts instead; docs/simulator.md says what that changes.
+// One simulated prefill unit: a queue per rank, whose forwards balance/prefill_cut.h shares between prompts,
+// as it does for the servers' step plan (engine/plan). Memory is not modelled here: every prompt of a rank
+// takes part from the start.
 #pragma once
 
 #include <cstdint>
@@ -52,17 +52,12 @@ class PrefillUnit {
   void lose_all(std::vector<PrefillJob>& lost);
 
  private:
-  struct Queue {
-    std::vector<PrefillJob> jobs;
-    size_t head = 0;
-  };
   RankLoad cut_rank(int rank);
   int64_t work_for_one_forward() const;
-  void drop_head(Queue& queue);
 
   const PrefillCost cost_;
   const PrefillBudget budget_;
-  std::vector<Queue> queues_;
+  std::vector<std::vector<PrefillJob>> queues_;  // per rank, oldest first
   std::vector<RankLoad> loads_;
   std::vector<double> slowness_;
   int64_t waiting_ = 0;  // prompts with tokens still to compute after the running forward
