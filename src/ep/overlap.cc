@@ -154,15 +154,17 @@ OverlapTimeline evaluate_overlap(const OverlapTable& table, std::span<const Over
   return out;
 }
 
-double steady_layer_us(const OverlapTable& table, std::span<const OverlapStageTimes> times) {
+SteadyLayer steady_layer(const OverlapTable& table, std::span<const OverlapStageTimes> times) {
   const int num_ops = static_cast<int>(table.ops.size());
   CHECK(static_cast<int>(times.size()) == table.num_micro_batches && num_ops <= kOverlapOpsMax);
   // A period depends on the one before only, and settles within a few; the mean of the last ones is the
   // steady state even where it alternates.
   constexpr int kSettle = 8, kMeasure = 4;
   double duration_us[kOverlapOpsMax], end_us[2][kOverlapOpsMax] = {}, stream_us[2] = {0, 0}, settled_us = 0;
+  double busy_us = 0;  // of the compute stream
   for (int i = 0; i < num_ops; ++i) {
     duration_us[i] = times[table.ops[i].micro_batch].duration_us(table.ops[i].stage, table.ops[i].part);
+    if (table.ops[i].stream == kCompute) busy_us += duration_us[i];
   }
   for (int period = 0; period < kSettle + kMeasure; ++period) {
     double* now = end_us[period & 1];
@@ -177,13 +179,18 @@ double steady_layer_us(const OverlapTable& table, std::span<const OverlapStageTi
     }
     if (period == kSettle - 1) settled_us = now[num_ops - 1];
   }
-  return (end_us[(kSettle + kMeasure - 1) & 1][num_ops - 1] - settled_us) / kMeasure;
+  SteadyLayer out;
+  out.layer_us = (end_us[(kSettle + kMeasure - 1) & 1][num_ops - 1] - settled_us) / kMeasure;
+  out.idle_us = std::max(0.0, out.layer_us - busy_us);
+  out.table = &table;
+  return out;
 }
 
-bool overlap_pays(const OverlapTable& table, std::span<const OverlapStageTimes> halves,
-                  const OverlapStageTimes& whole, int num_layers) {
-  return evaluate_overlap(table, halves, num_layers).total_us <
-         evaluate_overlap(plain_table(), {&whole, 1}, num_layers).total_us;
+SteadyLayer shorter_layer(const OverlapTable& table, std::span<const OverlapStageTimes> halves,
+                          const OverlapStageTimes& whole) {
+  const SteadyLayer overlapped = steady_layer(table, halves);
+  const SteadyLayer plain = steady_layer(plain_table(), {&whole, 1});
+  return overlapped.layer_us < plain.layer_us ? overlapped : plain;
 }
 
 }  // namespace fathom

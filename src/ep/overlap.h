@@ -108,12 +108,21 @@ struct OverlapTimeline {
 OverlapTimeline evaluate_overlap(const OverlapTable& table, std::span<const OverlapStageTimes> times,
                                  int num_layers);
 
-// layer_us alone, in about a microsecond and without allocating: for callers that ask for every step.
-double steady_layer_us(const OverlapTable& table, std::span<const OverlapStageTimes> times);
+// A layer in the steady state.
+struct SteadyLayer {
+  double layer_us = 0;
+  double idle_us = 0;  // of it, the compute stream waits for communication
+  const OverlapTable* table = nullptr;
+};
 
-// Whether the overlapped table at half batches beats the plain one at the full batch: below some batch it
-// does not, since halves cost more than half.
-bool overlap_pays(const OverlapTable& table, std::span<const OverlapStageTimes> halves,
-                  const OverlapStageTimes& whole, int num_layers);
+// evaluate_overlap's steady state alone, in under a microsecond and without allocating: for callers that ask
+// for every step.
+SteadyLayer steady_layer(const OverlapTable& table, std::span<const OverlapStageTimes> times);
+
+// The shorter of the overlapped table at half batches and the plain one at the full batch: below some batch
+// overlap does not pay, since halves cost more than half, and an executor leaves it off there. The simulator
+// charges this.
+SteadyLayer shorter_layer(const OverlapTable& table, std::span<const OverlapStageTimes> halves,
+                          const OverlapStageTimes& whole);
 
 }  // namespace fathom

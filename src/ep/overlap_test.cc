@@ -89,7 +89,11 @@ TEST(OverlapEvaluator, the_quick_form_equals_the_time_line) {
       for (int m = 0; m < table->num_micro_batches; ++m) times.push_back(random_times(rng));
       const double exact =
           evaluate_overlap(*table, times, 200).total_us - evaluate_overlap(*table, times, 100).total_us;
-      EXPECT_NEAR(steady_layer_us(*table, times), exact / 100, 1e-6 * exact);
+      const SteadyLayer steady = steady_layer(*table, times);
+      EXPECT_NEAR(steady.layer_us, exact / 100, 1e-6 * exact);
+      const double idle = evaluate_overlap(*table, times, 200).compute_idle_us -
+                          evaluate_overlap(*table, times, 100).compute_idle_us;
+      EXPECT_NEAR(steady.idle_us, idle / 100, 1e-6 * exact);
     }
   }
 }
@@ -121,11 +125,11 @@ TEST(OverlapEvaluator, B9_exposed_communication_falls_with_overlap_on) {
   const OverlapTimeline on = evaluate_overlap(decode_table(), halves, 58);
   EXPECT_LT(on.exposed_communication_us(), 0.5 * off.exposed_communication_us());
   EXPECT_LT(on.total_us, 0.8 * off.total_us);
-  EXPECT_TRUE(overlap_pays(decode_table(), halves, whole, 58));
+  EXPECT_EQ(shorter_layer(decode_table(), halves, whole).table, &decode_table());
   // A tiny batch: halves cost as much as the whole, so overlap stays off.
   const OverlapStageTimes tiny{40, 60, 25, 40, 20, 90, 45, 15};
   const OverlapStageTimes tiny_halves[] = {tiny, tiny};
-  EXPECT_FALSE(overlap_pays(decode_table(), tiny_halves, tiny, 58));
+  EXPECT_EQ(shorter_layer(decode_table(), tiny_halves, tiny).table, &plain_table());
 }
 
 TEST(OverlapEvaluator, time_lines_are_consistent) {

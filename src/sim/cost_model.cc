@@ -106,15 +106,6 @@ DecodeStages decode_stages(const HardwareProfile& hw, const ModelShape& model, c
   return s;
 }
 
-double overlapped_layer_us(const DecodeStages& s) {
-  return 2 * (s.dispatch_sm + std::max(s.shared + s.attn0, s.dispatch - s.dispatch_sm) + s.mlp +
-              s.combine_sm + std::max(s.attn1, s.combine - s.combine_sm));
-}
-
-double sequential_layer_us(const DecodeStages& s) {
-  return s.attn0 + s.attn1 + s.shared + s.mlp + s.dispatch + s.combine;
-}
-
 double decode_step_us(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
                       double layer_us) {
   const double dense = model.dense_layers;
@@ -127,8 +118,10 @@ double decode_step_us(const HardwareProfile& hw, const ModelShape& model, const 
 
 double decode_step_us(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
                       const DecodeLoad& load, bool overlap) {
-  const DecodeStages stages = decode_stages(hw, model, unit, load, overlap);
-  return decode_step_us(hw, model, unit, overlap ? overlapped_layer_us(stages) : sequential_layer_us(stages));
+  const DecodeStages whole = decode_stages(hw, model, unit, load, false);
+  const SteadyLayer layer =
+      overlap ? decode_layer(decode_stages(hw, model, unit, load), whole) : plain_decode_layer(whole);
+  return decode_step_us(hw, model, unit, layer.layer_us);
 }
 
 double prefill_compute_us(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit,
@@ -175,9 +168,8 @@ LayerCost fit_prefill_cost(const HardwareProfile& hw, const ModelShape& model, c
   cost.a_us_per_token = (high - low) / 8192;
   cost.c0_us = low - (high - low);
   cost.b_us_per_pair = (prefill_compute_us(hw, model, unit, {16384, pairs}) - high) / pairs;
-  const double context = 5400;  // the production's mean, see rank_budget_ms_per_layer
-  const double exposed_low = prefill_exposed_us(hw, model, unit, {8192, 8192 * context});
-  const double exposed_high = prefill_exposed_us(hw, model, unit, {16384, 16384 * context});
+  const double exposed_low = prefill_exposed_us(hw, model, unit, {8192, 8192 * unit.context_tokens});
+  const double exposed_high = prefill_exposed_us(hw, model, unit, {16384, 16384 * unit.context_tokens});
   cost.exposed_us_per_token = std::max(0.0, exposed_high - exposed_low) / 8192;
   if (cost.exposed_us_per_token > 0)
     cost.exposed_from_tokens = 8192 - exposed_low / cost.exposed_us_per_token;

@@ -51,20 +51,19 @@ struct DecodeLoad {
 DecodeStages decode_stages(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
                            const DecodeLoad& load, bool two_micro_batches = true);
 
-// Five stages, two micro-batches half a layer apart: time of one layer for both.
-double overlapped_layer_us(const DecodeStages& s);
-double sequential_layer_us(const DecodeStages& s);
-// A whole step: layers, MTP layer, output heads, host gap, times decode_phi.
+// A whole step: layers (decode_layer in sim/overlap_times.h), MTP layer, output heads, host gap, times
+// decode_phi.
 double decode_step_us(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
                       double layer_us);
 double decode_step_us(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
-                      const DecodeLoad& load, bool overlap = true);
+                      const DecodeLoad& load, bool overlap = true);  // where it pays
 
 struct PrefillUnitShape {
   double ep = 32;
   double slots = 288;
   double expert_imbalance = 1;     // f_ep
   double cached_per_computed = 0;  // cached tokens up-projected beside each computed one
+  double context_tokens = 0;       // that a computed token attends to, on average
 };
 
 // One rank's share of a prefill forward.
@@ -84,7 +83,8 @@ double prefill_layer_us(const HardwareProfile& hw, const ModelShape& model, cons
                         const PrefillLoad& load);
 
 // The layer's compute time is linear in tokens and pairs to well under 1 %: c0 + a*tokens + b*pairs. What the
-// table leaves exposed is linear in tokens from some hundred on, as long as attention outweighs the network.
+// table leaves exposed, at the unit's mean context, is linear in tokens from some hundred on, as long as
+// attention outweighs the network.
 // Balancers and the request-level simulation use this form.
 struct LayerCost {
   double c0_us = 0, a_us_per_token = 0, b_us_per_pair = 0;

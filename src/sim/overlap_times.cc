@@ -1,15 +1,9 @@
 // Stage times of the cost model as the overlap tables want them.
 #include "sim/overlap_times.h"
 
-#include <algorithm>
 #include <array>
 
 namespace fathom::sim {
-namespace {
-
-constexpr int kLayers = 8;  // enough for the steady state
-
-}  // namespace
 
 OverlapStageTimes overlap_times(const DecodeStages& s) {
   OverlapStageTimes times;
@@ -24,10 +18,15 @@ OverlapStageTimes overlap_times(const DecodeStages& s) {
   return times;
 }
 
-double evaluated_layer_us(const DecodeStages& stages) {
-  const OverlapStageTimes times = overlap_times(stages);
-  const std::array<OverlapStageTimes, 2> both = {times, times};
-  return evaluate_overlap(decode_table(), both, kLayers).layer_us;
+SteadyLayer decode_layer(const DecodeStages& halves, const DecodeStages& whole) {
+  const OverlapStageTimes half = overlap_times(halves);
+  const std::array<OverlapStageTimes, 2> both = {half, half};
+  return shorter_layer(decode_table(), both, overlap_times(whole));
+}
+
+SteadyLayer plain_decode_layer(const DecodeStages& whole) {
+  const OverlapStageTimes times = overlap_times(whole);
+  return steady_layer(plain_table(), {&times, 1});
 }
 
 OverlapStageTimes prefill_overlap_times(const HardwareProfile& hw, const ModelShape& model,
@@ -60,8 +59,7 @@ double prefill_exposed_us(const HardwareProfile& hw, const ModelShape& model, co
                           const PrefillLoad& rank_load) {
   const OverlapStageTimes half = prefill_overlap_times(hw, model, unit, rank_load);
   const std::array<OverlapStageTimes, 2> both = {half, half};
-  const double layer_us = evaluate_overlap(prefill_table(), both, kLayers).layer_us;
-  return std::max(0.0, layer_us - 2 * half.compute_us());
+  return steady_layer(prefill_table(), both).idle_us;
 }
 
 }  // namespace fathom::sim

@@ -22,21 +22,27 @@ class StepTable {
   Step step(const StepLoad& load);
   // The same requests and KV spread evenly over the ranks: no decode balancer can do better.
   Step perfect_step(const StepLoad& load);
-  DecodeStages stages(double requests_max, double kv_tokens_max, int64_t requests_total);
+  // Of one of two micro-batches, or of the whole batch.
+  DecodeStages stages(double requests_max, double kv_tokens_max, int64_t requests_total,
+                      bool two_micro_batches = true);
 
  private:
-  Step step_of(const DecodeStages& stages) const;
+  Step step_of(double requests_max, double kv_tokens_max, int64_t requests_total);
   struct ByMax {
     double attn0 = -1, attn1_without_core = 0, shared = 0;
   };
-  const ByMax& by_max(int requests_max);
-  const DecodeStages& by_total(int64_t requests_total);  // mlp and all-to-all
+  struct Tables {
+    std::vector<ByMax> by_max;
+    std::vector<DecodeStages> by_total;  // mlp and all-to-all
+  };
+  const ByMax& by_max(int requests_max, bool two_micro_batches);
+  const DecodeStages& by_total(int64_t requests_total, bool two_micro_batches);
+  Tables& tables(bool two_micro_batches) { return two_micro_batches ? halves_ : whole_; }
 
   const HardwareProfile hw_;
   const ModelShape model_;
   const DecodeUnitShape unit_;
-  std::vector<ByMax> by_max_;
-  std::vector<DecodeStages> by_total_;
+  Tables halves_, whole_;
 };
 
 }  // namespace fathom::sim
