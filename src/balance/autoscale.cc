@@ -329,6 +329,10 @@ Status validate_autoscale(const AutoscaleOptions& o) {
     if (!(o.unit[k].tokens_per_s > 0)) {
       return invalid_argument("{}.tokens_per_s: {} is not above 0", name, o.unit[k].tokens_per_s);
     }
+    if (!(o.unit[k].start_s >= 0 && o.unit[k].drain_s >= 0)) {
+      return invalid_argument("{}: start_s {} and drain_s {} must not be negative", name, o.unit[k].start_s,
+                              o.unit[k].drain_s);
+    }
     if (o.units_min[k] < 0 || o.units_max[k] < o.units_min[k]) {
       return invalid_argument("{}: units_min {} and units_max {} do not fit", name, o.units_min[k],
                               o.units_max[k]);

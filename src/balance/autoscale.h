@@ -1,6 +1,6 @@
 // How many prefill and decode units should run: a snapshot in, targets and reasons out. Pure; the caller owns
-// the clock, the providers and the drains (fleet_ledger.h keeps the books of dry runs and tests; the
-// simulator keeps its own, which follow what its units really drain).
+// the clock, the providers and the drains (fleet_ledger.h keeps the books of what is not real: simulated
+// fleets, dry runs and tests).
 //
 // Invariants, by name:
 // * budget_never_exceeded: at any instant nodes serving, starting and draining together are within the budget
@@ -31,8 +31,8 @@ std::string_view unit_kind_name(UnitKind kind);
 struct UnitProfile {
   int nodes = 0;            // per unit; the published ones are 4 (prefill) and 18 (decode)
   double tokens_per_s = 0;  // capacity at the SLO: computed prompt tokens, or generated tokens
-  double start_s = 120;     // from asking for the nodes to serving
-  double drain_s = 600;     // from closing to free nodes, typically; decode waits for its longest requests
+  double start_s = 0;       // from asking for the nodes to serving
+  double drain_s = 0;       // from closing to free nodes, typically; decode waits for its longest requests
   // What an idle unit does at best against what is asked: seconds to first token (lower is better), or tokens
   // per second and user (higher is better). 0: no SLO of this kind.
   double best_slo = 0;
@@ -40,7 +40,7 @@ struct UnitProfile {
 };
 
 struct AutoscaleOptions {
-  UnitProfile unit[kNumUnitKinds] = {{.nodes = 4, .drain_s = 30}, {.nodes = 18}};
+  UnitProfile unit[kNumUnitKinds];
   int units_min[kNumUnitKinds] = {1, 1};
   int units_max[kNumUnitKinds] = {1 << 20, 1 << 20};
   int budget_nodes = 0;

@@ -19,8 +19,8 @@ constexpr int kPrefill = 0, kDecode = 1;
 // node.
 AutoscaleOptions published_options() {
   AutoscaleOptions options;
-  options.unit[kPrefill].tokens_per_s = 39'000.0 * 4;
-  options.unit[kDecode].tokens_per_s = 16'800.0 * 18;
+  options.unit[kPrefill] = {.nodes = 4, .tokens_per_s = 39'000.0 * 4, .start_s = 120, .drain_s = 30};
+  options.unit[kDecode] = {.nodes = 18, .tokens_per_s = 16'800.0 * 18, .start_s = 120, .drain_s = 600};
   options.budget_nodes = 278;
   return options;
 }

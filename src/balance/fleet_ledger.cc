@@ -6,6 +6,11 @@
 #include "base/check.h"
 
 namespace fathom {
+namespace {
+
+constexpr double kForever_s = 1e300;
+
+}  // namespace
 
 FleetLedger::FleetLedger(const AutoscaleOptions& options, const int (&units)[kNumUnitKinds], double now_s)
     : options_(options), now_s_(now_s) {
@@ -51,12 +56,39 @@ void FleetLedger::account(double to_s) {
 }
 
 double FleetLedger::next_event_s() const {
-  double next = 1e300;
+  double next = kForever_s;
   for (const Kind& kind : kinds_) {
     if (!starts_blocked_ && !kind.starting.empty()) next = std::min(next, kind.starting.front().until_s);
     if (!kind.draining.empty()) next = std::min(next, kind.draining.front().until_s);
   }
   return next;
+}
+
+// A flip's units start as its drains free their nodes. Where others took them meanwhile, the flip ends.
+void FleetLedger::start_flipped() {
+  for (PendingFlip& pending : flips_) {
+    const int from = static_cast<int>(pending.flip.from), to = 1 - from;
+    const int nodes_from = options_.unit[from].nodes, nodes_to = options_.unit[to].nodes;
+    const auto left = std::count_if(kinds_[from].draining.begin(), kinds_[from].draining.end(),
+                                    [&](const Pending& drain) { return drain.since_s <= pending.since_s; });
+    const int drained = std::max(0, pending.flip.units_from - static_cast<int>(left));
+    const int due = std::min(pending.flip.units_to, drained * nodes_from / nodes_to) - pending.started;
+    const int room = std::max(0, options_.budget_nodes - nodes_in_use()) / nodes_to;
+    Kind& kind = kinds_[to];
+    for (int i = 0; i < std::min(due, room); ++i) {
+      kind.starting.push_back({now_s_, now_s_ + options_.unit[to].start_s});
+      kind.changed_s = now_s_, kind.last_change_grew = true;
+      ++pending.started;
+    }
+    if (drained == pending.flip.units_from) pending.started = pending.flip.units_to;
+  }
+  std::erase_if(flips_, [](const PendingFlip& p) { return p.started == p.flip.units_to; });
+}
+
+void FleetLedger::advance(double now_s, const int (&draining)[kNumUnitKinds]) {
+  for (int k = 0; k < kNumUnitKinds; ++k)
+    kinds_[k].draining.assign(static_cast<size_t>(draining[k]), {-kForever_s, kForever_s});
+  advance(now_s);
 }
 
 void FleetLedger::advance(double now_s) {
@@ -71,17 +103,10 @@ void FleetLedger::advance(double now_s) {
       while (!kind.draining.empty() && kind.draining.front().until_s <= now_s_)
         kind.draining.erase(kind.draining.begin());
     }
-    for (const PendingFlip& flip : flips_) {
-      if (flip.until_s > now_s_) continue;
-      Kind& kind = kinds_[static_cast<int>(flip.to)];
-      for (int i = 0; i < flip.units; ++i) {
-        kind.starting.push_back({now_s_, now_s_ + options_.unit[static_cast<int>(flip.to)].start_s});
-      }
-      kind.changed_s = now_s_, kind.last_change_grew = true;
-    }
-    std::erase_if(flips_, [&](const PendingFlip& flip) { return flip.until_s <= now_s_; });
+    start_flipped();
   }
   account(now_s);
+  start_flipped();
   hours_.nodes_max = std::max(hours_.nodes_max, nodes_in_use());
 }
 
@@ -110,11 +135,7 @@ void FleetLedger::apply(const AutoscaleDecision& decision) {
       }
     }
   }
-  if (decision.flip.units_to > 0) {
-    const int from = static_cast<int>(decision.flip.from);
-    flips_.push_back(
-        {now_s_ + options_.unit[from].drain_s, static_cast<UnitKind>(1 - from), decision.flip.units_to});
-  }
+  if (decision.flip.units_to > 0) flips_.push_back({decision.flip, now_s_});
   hours_.num_changes += changed;
   hours_.nodes_max = std::max(hours_.nodes_max, nodes_in_use());
 }

@@ -1,6 +1,6 @@
 // The books of a fleet that follows scaling decisions: which units serve, start and drain, and what that
-// costs in node-hours. Used where units are not real: dry runs of the autoscaler, the planner, and tests.
-// Pure: time is an argument.
+// costs in node-hours. Used where units are not real: the simulated day and replays, dry runs of the
+// autoscaler, and tests. Pure: time is an argument.
 #pragma once
 
 #include <vector>
@@ -22,8 +22,10 @@ class FleetLedger {
   // Starts with `units` serving.
   FleetLedger(const AutoscaleOptions& options, const int (&units)[kNumUnitKinds], double now_s);
 
-  // Lets time pass: starts come up, drains end, flipped nodes start in their new role.
+  // Lets time pass: starts come up, drains end after their drain_s, flipped nodes start in their new role.
   void advance(double now_s);
+  // The same of a fleet that says how many of its units still drain.
+  void advance(double now_s, const int (&draining)[kNumUnitKinds]);
   // Carries a decision out at the time last advanced to. Drained units leave newest first; starting ones
   // before serving.
   void apply(const AutoscaleDecision& decision);
@@ -50,14 +52,16 @@ class FleetLedger {
     int failed_starts = 0;
     double last_failed_start_s = -1e18;
   };
+  // Units of one kind whose nodes go to the other as they become free.
   struct PendingFlip {
-    double until_s;
-    UnitKind to;
-    int units;
+    RoleFlip flip;
+    double since_s;
+    int started = 0;
   };
 
   void account(double to_s);
   double next_event_s() const;
+  void start_flipped();
 
   const AutoscaleOptions options_;
   Kind kinds_[kNumUnitKinds];

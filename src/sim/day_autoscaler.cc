@@ -13,11 +13,6 @@ namespace {
 constexpr int kPrefill = static_cast<int>(UnitKind::kPrefill);
 constexpr int kDecode = static_cast<int>(UnitKind::kDecode);
 constexpr double kHistoryStep_s = 300;
-// Largest over mean of a unit's ranks that capacity allows for; what a day comes to is in its report
-// (kv_max_over_mean, requests_max_over_mean).
-constexpr double kKvImbalance = 1.08, kRequestsImbalance = 1.16;
-
-constexpr int kSampledRequests = 200'000;
 
 // Of a request in decode, over its steps.
 double kv_per_request(const LengthOptions& lengths) {
@@ -26,19 +21,21 @@ double kv_per_request(const LengthOptions& lengths) {
 
 // Tokens/s per user at so many requests on each rank of a decode unit.
 double decode_speed(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet,
-                    double requests_per_rank) {
+                    const DayAutoscaleOptions& options, double requests_per_rank) {
+  const RankImbalance imbalance = fleet.shape.decode_ranks > 1 ? options.imbalance : RankImbalance{};
   FluidLoad load;
   load.acceptance = fleet.mtp_acceptance;
-  load.kv_imbalance = kKvImbalance;
-  load.requests_imbalance = kRequestsImbalance;
+  load.kv_imbalance = imbalance.kv;
+  load.requests_imbalance = imbalance.requests;
   load.kv_tokens_per_request = kv_per_request(fleet.lengths);
   return decode_point(hw, model, decode_shape_of(fleet), load, requests_per_rank).tokens_per_s_per_user;
 }
 
 // The output of a decode unit at the batch at which users read at the speed asked for.
 Result<double> decode_capacity(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet,
-                               double wanted_speed) {
-  const auto speed_at = [&](double requests) { return decode_speed(hw, model, fleet, requests); };
+                               const DayAutoscaleOptions& options) {
+  const double wanted_speed = options.speed_at_capacity;
+  const auto speed_at = [&](double requests) { return decode_speed(hw, model, fleet, options, requests); };
   const double room_tokens = decode_room_tokens(hw, model, fleet);
   double low = 1, high = std::clamp(room_tokens / kv_per_request(fleet.lengths), low, 512.0);
   if (!(wanted_speed > 0) || speed_at(low) < wanted_speed) {
@@ -53,37 +50,20 @@ Result<double> decode_capacity(const HardwareProfile& hw, const ModelShape& mode
   return fleet.shape.decode_ranks * low * speed_at(low);
 }
 
-LayerCost prefill_cost_of(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet) {
-  const FleetShape& shape = fleet.shape;
-  return fit_prefill_cost(hw, model,
-                          {static_cast<double>(shape.prefill_ranks), static_cast<double>(shape.prefill_slots),
-                           fleet.prefill_expert_imbalance, fleet.cached_per_computed});
-}
-
 // What a prefill unit's saturated forwards at the rank's budget compute.
 double prefill_capacity(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet) {
-  const FleetShape& shape = fleet.shape;
-  const LayerCost cost = prefill_cost_of(hw, model, fleet);
+  const PromptMix mix = LengthModel(fleet.lengths).prompt_mix();
+  const PrefillUnitShape shape = prefill_shape_of(fleet, mix);
+  const LayerCost cost = fit_prefill_cost(hw, model, shape);
   const double budget_us = hw.prefill_rank_budget_ms_per_layer * 1e3;
-  // Work per computed token: attended pairs follow from the lengths and the two classes of hits.
-  const LengthModel lengths(fleet.lengths);
-  Rng rng(1);
-  double tokens = 0, work_us = 0;
-  for (int i = 0; i < kSampledRequests; ++i) {
-    const RequestShape r = lengths.sample(rng);
-    tokens += r.input_tokens - r.cached_tokens;
-    const double computed = r.input_tokens - r.cached_tokens;
-    work_us += cost.rank_us(computed, computed * (r.cached_tokens + computed / 2));
-  }
-  const double tokens_per_rank = budget_us / (work_us / tokens);
-  return shape.prefill_ranks * tokens_per_rank /
-         (prefill_forward_us(hw, model, cost, budget_us, tokens_per_rank) / 1e6);
+  const double tokens_per_rank = budget_us / cost.rank_us(1, mix.context_tokens);
+  return shape.ep * tokens_per_rank / (prefill_forward_us(hw, model, cost, budget_us, tokens_per_rank) / 1e6);
 }
 
 // Seconds to the first token of a prompt of the mean length, no part of it cached, on an idle unit.
 double best_ttft_s(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& fleet) {
-  const LayerCost cost = prefill_cost_of(hw, model, fleet);
   const double tokens = fleet.lengths.input_mean_tokens;
+  const LayerCost cost = fit_prefill_cost(hw, model, prefill_shape_of(fleet, {tokens, 0, tokens / 2}));
   const double rank_us = cost.rank_us(tokens, tokens * tokens / 2);
   return prefill_forward_us(hw, model, cost, rank_us, tokens) / 1e6 + hw.kv_handover_ms / 1e3;
 }
@@ -99,15 +79,16 @@ Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const Mode
   if (out.budget_nodes < out.unit[kPrefill].nodes + out.unit[kDecode].nodes) {
     return invalid_argument("--budget: {} nodes hold no prefill and decode unit", out.budget_nodes);
   }
-  ASSIGN_OR_RETURN(out.unit[kDecode].tokens_per_s,
-                   decode_capacity(hw, model, fleet, options.speed_at_capacity));
+  ASSIGN_OR_RETURN(out.unit[kDecode].tokens_per_s, decode_capacity(hw, model, fleet, options));
   const double use = options.prefill_use_at_capacity;
   if (!(use > 0 && use <= 1)) return invalid_argument("--unit-use: {} is outside 0..1", use);
   out.unit[kPrefill].tokens_per_s = use * prefill_capacity(hw, model, fleet);
-  out.unit[kPrefill].drain_s = 30;
+  out.unit[kPrefill].start_s = out.unit[kDecode].start_s = options.times.start_s;
+  out.unit[kPrefill].drain_s = options.times.prefill_drain_s;
+  out.unit[kDecode].drain_s = options.times.decode_drain_s;
   out.unit[kPrefill].best_slo = best_ttft_s(hw, model, fleet);
   out.unit[kPrefill].wanted_slo = fleet.slo_ttft_s;
-  out.unit[kDecode].best_slo = decode_speed(hw, model, fleet, 1);
+  out.unit[kDecode].best_slo = decode_speed(hw, model, fleet, options, 1);
   out.unit[kDecode].wanted_slo = fleet.slo_tokens_per_s_per_user;
   if (options.tied) RETURN_IF_ERROR(tie_as_published(out));
   RETURN_IF_ERROR(validate_autoscale(out));
@@ -136,17 +117,9 @@ UnitCounts initial_units(UnitCounts wanted, const AutoscaleOptions& options) {
 }
 
 DayDemand::DayDemand(const FleetOptions& fleet)
-    : requests_per_day(fleet.requests_per_day), output_per_request(fleet.lengths.output_mean_tokens) {
-  // Whole blocks hit less than the shares say.
-  const LengthModel lengths(fleet.lengths);
-  Rng rng(1);
-  double computed = 0;
-  for (int i = 0; i < kSampledRequests; ++i) {
-    const RequestShape r = lengths.sample(rng);
-    computed += r.input_tokens - r.cached_tokens;
-  }
-  computed_per_request = computed / kSampledRequests;
-}
+    : requests_per_day(fleet.requests_per_day),
+      computed_per_request(LengthModel(fleet.lengths).prompt_mix().computed_tokens),
+      output_per_request(fleet.lengths.output_mean_tokens) {}
 
 void DayDemand::at(double share_per_s, double (&tokens_per_s)[kNumUnitKinds]) const {
   tokens_per_s[kPrefill] = requests_per_day * share_per_s * computed_per_request;
@@ -155,11 +128,13 @@ void DayDemand::at(double share_per_s, double (&tokens_per_s)[kNumUnitKinds]) co
 
 DayAutoscaler::DayAutoscaler(const AutoscaleOptions& options, const FleetOptions& fleet, const DayLoad& load,
                              bool knows_yesterday, UnitCounts initial, int start_hour)
-    : options_(options), demand_(fleet), load_(load), start_hour_(start_hour) {
+    : options_(options),
+      demand_(fleet),
+      load_(load),
+      start_hour_(start_hour),
+      ledger_(options, {initial.prefill, initial.decode}, 0) {
   const Status valid = validate_autoscale(options);
   CHECK_MSG(valid.ok(), valid.message());
-  kinds_[kPrefill].serving = initial.prefill;
-  kinds_[kDecode].serving = initial.decode;
   if (!knows_yesterday) return;
   for (double s = 0; s < kDaySeconds; s += kHistoryStep_s) {
     LoadPoint point;
@@ -169,92 +144,25 @@ DayAutoscaler::DayAutoscaler(const AutoscaleOptions& options, const FleetOptions
   }
 }
 
-void DayAutoscaler::bring_up(double now_s) {
-  for (Kind& kind : kinds_) {
-    while (!kind.ready_s.empty() && kind.ready_s.front() <= now_s) {
-      kind.ready_s.erase(kind.ready_s.begin());
-      ++kind.serving;
-      kind.books.failed_starts = 0;
-    }
-  }
-}
-
-int DayAutoscaler::nodes_in_use(const int (&draining)[kNumUnitKinds]) const {
-  int nodes = 0;
-  for (int k = 0; k < kNumUnitKinds; ++k) {
-    const int starting = static_cast<int>(kinds_[k].ready_s.size());
-    nodes += options_.unit[k].nodes * (kinds_[k].serving + starting + draining[k]);
-  }
-  return nodes;
-}
-
-// A flip's units start as its drains free their nodes. Where others took them meanwhile, the flip ends.
-void DayAutoscaler::start_flipped(double now_s, const int (&draining)[kNumUnitKinds]) {
-  for (Flip& f : flips_) {
-    const int from = static_cast<int>(f.flip.from), to = 1 - from;
-    const int nodes_to = options_.unit[to].nodes;
-    const int drained = std::max(0, f.flip.units_from - draining[from]);
-    const int due = std::min(f.flip.units_to, drained * options_.unit[from].nodes / nodes_to) - f.started;
-    const int room = std::max(0, options_.budget_nodes - nodes_in_use(draining)) / nodes_to;
-    Kind& kind = kinds_[to];
-    for (int i = 0; i < std::min(due, room); ++i) {
-      kind.ready_s.push_back(now_s + options_.unit[to].start_s);
-      kind.books.changed_s = now_s, kind.books.last_change_grew = true;
-      ++f.started;
-    }
-    if (drained == f.flip.units_from) f.started = f.flip.units_to;
-  }
-  std::erase_if(flips_, [](const Flip& f) { return f.started == f.flip.units_to; });
-}
-
-void DayAutoscaler::apply(const AutoscaleDecision& decision, double now_s) {
-  for (int k = 0; k < kNumUnitKinds; ++k) {
-    Kind& kind = kinds_[k];
-    if (decision.give_up_starting[k] > 0) {
-      kind.ready_s.clear();
-      ++kind.books.failed_starts;
-      kind.books.last_failed_start_s = now_s;
-    }
-    const int have = kind.serving + static_cast<int>(kind.ready_s.size());
-    int change = decision.target[k] - have;
-    if (change == 0) continue;
-    kind.books.changed_s = now_s;
-    kind.books.last_change_grew = change > 0;
-    for (; change > 0; --change) kind.ready_s.push_back(now_s + options_.unit[k].start_s);
-    for (; change < 0; ++change) {
-      if (!kind.ready_s.empty()) {
-        kind.ready_s.pop_back();
-      } else {
-        --kind.serving;
-        kind.closed_s.push_back(now_s);
-      }
-    }
-  }
-  if (decision.flip.units_to > 0) flips_.push_back({decision.flip});
-}
-
 void DayAutoscaler::step(double now_s, const double (&tokens_per_s)[kNumUnitKinds], bool starts_blocked,
                          const int (&draining)[kNumUnitKinds]) {
-  if (!starts_blocked) bring_up(now_s);
-  start_flipped(now_s, draining);
+  ledger_.set_starts_blocked(starts_blocked);
+  ledger_.advance(now_s, draining);
   AutoscaleSnapshot snapshot;
   snapshot.now_s = now_s;
   LoadPoint point;
   point.time_s = now_s;
   for (int k = 0; k < kNumUnitKinds; ++k) {
-    const Kind& kind = kinds_[k];
     snapshot.tokens_per_s[k] = point.tokens_per_s[k] = tokens_per_s[k];
-    snapshot.units[k] = kind.books;
-    snapshot.units[k].serving = kind.serving;
-    snapshot.units[k].starting = static_cast<int>(kind.ready_s.size());
-    snapshot.units[k].draining = draining[k];
-    if (!kind.ready_s.empty())
-      snapshot.units[k].starting_since_s = kind.ready_s.front() - options_.unit[k].start_s;
+    snapshot.units[k] = ledger_.counts(static_cast<UnitKind>(k));
   }
   history_.push_back(point);
   snapshot.history = history_;
   const AutoscaleDecision decision = autoscale(snapshot, options_);
-  apply(decision, now_s);
+  ledger_.apply(decision);
+  for (int k = 0; k < kNumUnitKinds; ++k)
+    closed_s_[k].insert(closed_s_[k].end(), static_cast<size_t>(snapshot.units[k].serving - serving(k)),
+                        now_s);
   bool worth_telling = decision.flip.units_to > 0;
   for (int k = 0; k < kNumUnitKinds; ++k) {
     const bool held_back = decision.reason[k] == ScaleReason::kSloUnreachable ||
@@ -270,7 +178,7 @@ void DayAutoscaler::step(double now_s, const double (&tokens_per_s)[kNumUnitKind
 // Of a kind's units that drained when the fleet was last told, or have left since: so many are through.
 int DayAutoscaler::drained_between(int kind, double now_s, int draining_before) const {
   const double drain_s = options_.unit[kind].drain_s;
-  const std::vector<double>& closed_s = kinds_[kind].closed_s;
+  const std::vector<double>& closed_s = closed_s_[kind];
   const auto left = std::upper_bound(closed_s.begin(), closed_s.end(), now_s - drain_s) - closed_s.begin();
   return static_cast<int>(left) + (now_s - last_s_ >= drain_s ? draining_before : 0);
 }
@@ -284,10 +192,10 @@ ScaleOutput DayAutoscaler::decide(const ScaleInput& in) {
   const auto drain_until = [&](double now_s) {
     for (int k = 0; k < kNumUnitKinds; ++k) {
       drained[k] = drained_between(k, now_s, before[k]);
-      draining[k] = before[k] + static_cast<int>(kinds_[k].closed_s.size()) - drained[k];
+      draining[k] = before[k] + static_cast<int>(closed_s_[k].size()) - drained[k];
     }
   };
-  for (Kind& kind : kinds_) kind.closed_s.clear();
+  for (std::vector<double>& closed_s : closed_s_) closed_s.clear();
   // Between the simulated parts of hours the day goes on: decisions see its load, and units drain.
   if (in.day_second - last_s_ > 1.5 * options_.interval_s) {
     for (double s = last_s_ + options_.interval_s; s < in.day_second; s += options_.interval_s) {
@@ -301,9 +209,9 @@ ScaleOutput DayAutoscaler::decide(const ScaleInput& in) {
   step(in.day_second, tokens_per_s, in.starts_blocked, draining);
   last_s_ = in.day_second;
   ScaleOutput out;
-  out.serving = {std::max(1, kinds_[kDecode].serving), std::max(1, kinds_[kPrefill].serving)};
-  out.held = {out.serving.decode + static_cast<int>(kinds_[kDecode].ready_s.size()),
-              out.serving.prefill + static_cast<int>(kinds_[kPrefill].ready_s.size())};
+  out.serving = {std::max(1, serving(kDecode)), std::max(1, serving(kPrefill))};
+  out.held = {out.serving.decode + ledger_.counts(UnitKind::kDecode).starting,
+              out.serving.prefill + ledger_.counts(UnitKind::kPrefill).starting};
   out.drained = {drained[kDecode], drained[kPrefill]};
   return out;
 }

@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "balance/autoscale.h"
+#include "balance/fleet_ledger.h"
 #include "sim/fleet_sim.h"
+#include "sim/rank_imbalance.h"
 
 namespace fathom::sim {
 
@@ -16,6 +17,10 @@ struct DayAutoscaleOptions {
   double prefill_use_at_capacity = 0.86;  // of what saturated forwards compute
   bool tied = false;                      // decode and prefill together, see tie_as_published()
   bool knows_yesterday = false;           // history of a day like this one (only one day is published)
+  // Of a full decode unit's ranks: measured, of the decode policy (data/decode_imbalance.csv); the default is
+  // kv-capped's.
+  RankImbalance imbalance{1.110, 1.166};
+  UnitTimes times;
 };
 
 // Capacities of the units at the profile's speed, for autoscale() and for the bound.
@@ -49,32 +54,19 @@ class DayAutoscaler {
   const std::vector<std::string>& log() const { return log_; }
 
  private:
-  struct Kind {
-    int serving = 0;
-    std::vector<double> ready_s;   // of units that start, ascending
-    std::vector<double> closed_s;  // of units that left since the fleet was last told, ascending
-    fathom::UnitCounts books;      // changes and failed starts
-  };
-  // Units of one kind whose nodes go to the other as they become free.
-  struct Flip {
-    RoleFlip flip;
-    int started = 0;
-  };
   void step(double now_s, const double (&tokens_per_s)[kNumUnitKinds], bool starts_blocked,
             const int (&draining)[kNumUnitKinds]);
   int drained_between(int kind, double now_s, int draining_before) const;
-  void bring_up(double now_s);
-  void start_flipped(double now_s, const int (&draining)[kNumUnitKinds]);
-  void apply(const AutoscaleDecision& decision, double now_s);
-  int nodes_in_use(const int (&draining)[kNumUnitKinds]) const;
+  int serving(int kind) const { return ledger_.counts(static_cast<UnitKind>(kind)).serving; }
 
   const AutoscaleOptions options_;
   const DayDemand demand_;
   const DayLoad load_;
   const int start_hour_;  // of the day's clock
   double last_s_ = 0;
-  Kind kinds_[kNumUnitKinds];
-  std::vector<Flip> flips_;
+  FleetLedger ledger_;
+  std::vector<double>
+      closed_s_[kNumUnitKinds];  // of units that left since the fleet was last told, ascending
   ScaleReason told_[kNumUnitKinds] = {ScaleReason::kSteady, ScaleReason::kSteady};
   std::vector<LoadPoint> history_;
   std::vector<std::string> log_;

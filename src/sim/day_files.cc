@@ -12,6 +12,7 @@ namespace {
 constexpr int kHourSeconds = 3600;
 constexpr int kKnotSeconds = 1800;
 constexpr int64_t kUnitsMax = 500;
+constexpr int kNodesAny = 1 << 30;
 
 // "HH:MM" to minutes.
 Result<int> minutes_of(const std::string& file, const CsvRow& row) {
@@ -95,12 +96,19 @@ double DayLoad::share_per_s(double second) const {
   return knots_[knot] + (knots_[knot + 1] - knots_[knot]) * inside;
 }
 
+DaySchedule::DaySchedule(std::vector<Change> changes) : changes_(std::move(changes)) {
+  for (const Change& change : changes_)
+    rows_.push_back({change.second, {change.units.prefill, change.units.decode}});
+}
+
 UnitCounts DaySchedule::units_at(double second) const {
-  UnitCounts units = changes_.front().units;
-  for (const Change& change : changes_) {
-    if (change.second <= second) units = change.units;
-  }
-  return units;
+  AutoscaleSnapshot now;
+  now.now_s = second;
+  AutoscaleOptions options;  // no budget: a schedule's drains are counted beside it
+  options.budget_nodes = kNodesAny;
+  const AutoscaleDecision decision = schedule_units(rows_, now, options);
+  return {decision.target[static_cast<int>(UnitKind::kDecode)],
+          decision.target[static_cast<int>(UnitKind::kPrefill)]};
 }
 
 int DaySchedule::peak_nodes() const {

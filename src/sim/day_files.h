@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "balance/autoscale.h"
 #include "base/status.h"
 
 namespace fathom::sim {
@@ -44,7 +45,8 @@ class DaySchedule {
     int nodes = 0;
     UnitCounts units;
   };
-  explicit DaySchedule(std::vector<Change> changes) : changes_(std::move(changes)) {}
+  explicit DaySchedule(std::vector<Change> changes);
+  // By the servers' clock table, schedule_units() in balance/autoscale.h. The day repeats.
   UnitCounts units_at(double second) const;
   const std::vector<Change>& changes() const { return changes_; }
   int peak_nodes() const;
@@ -54,6 +56,7 @@ class DaySchedule {
 
  private:
   std::vector<Change> changes_;
+  std::vector<ScheduleRow> rows_;
 };
 
 // The most units of each kind that run at any time.
