@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kExitNoPlan = 3;
 constexpr double kReplaySecondsMax = 31 * 86400;
+constexpr double kUnitSecondsMax = 86400;
 constexpr double kAnyTtft = 1e12, kAnySpeed = 1e-12;  // objectives that bind nothing
 
 struct PlanArgs {
@@ -34,6 +35,10 @@ struct PlanArgs {
   double replay_rate = 1;
   double replay_no_nodes_s = 0;
   bool replay_tied = false;
+  sim::UnitTimes replay_times;
+  std::optional<double> hit_share;  // the trace's, or the published day's, unless given
+  std::string decode = "kv-capped";
+  std::optional<double> kv_imbalance, requests_imbalance;  // the decode policy's unless given
   std::optional<double> price;
   sim::PlanInput input;
 };
@@ -53,7 +58,7 @@ Status use_shape(const PlanArgs& args, sim::PlanInput& input) {
   return ok_status();
 }
 
-// A trace gives lengths, their spread, the bound on hits and the mean rate.
+// A trace gives lengths, their spread and the mean rate; its hits, unless given, are the bound.
 Status use_trace(const PlanArgs& args, sim::PlanInput& input) {
   const std::string file = find_data_file(args.trace);
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
@@ -113,14 +118,20 @@ Status dry_run(const PlanArgs& args, const sim::PlanInput& input, const sim::Pla
     return invalid_argument("--replay: {}: {:.1f} days, a dry run takes at most {:.0f}", file, span_s / 86400,
                             kReplaySecondsMax / 86400);
   }
-  AutoscaleOptions options = sim::autoscale_options_of(input, plan);
+  AutoscaleOptions options = sim::autoscale_options_of(input, plan, args.replay_times);
   if (options.budget_nodes < options.unit[0].nodes + options.unit[1].nodes) {
     return invalid_argument("--nodes-max: {} nodes hold no prefill and decode unit", options.budget_nodes);
   }
   if (args.replay_tied) RETURN_IF_ERROR(sim::tie_as_published(options));
+  // Prompts with block hashes know what they share, unless a share was asked for.
+  const bool own_hits = trace.has_blocks() && !args.hit_share;
+  const std::optional<double> hit_share = own_hits ? std::nullopt : std::optional(input.hit_share);
   const sim::AutoscaleReplay replay =
-      sim::replay_autoscaler(trace, options, input.hit_share, args.replay_rate, args.replay_no_nodes_s);
+      sim::replay_autoscaler(trace, options, hit_share, args.replay_rate, args.replay_no_nodes_s);
   std::printf("profile %s, hash %s\n", input.hw.name.c_str(), input.hw.hash.c_str());
+  std::printf("of prompt tokens %.1f %% cached: %s\n",
+              100 * (own_hits ? sim::trace_stats(trace).hit_share_bound : input.hit_share),
+              own_hits ? "each prompt's own, in a cache that forgets nothing" : "the plan's share");
   std::printf(
       "autoscaler over %s, rate x %g: decode units of %d nodes and %.0f tokens/s, prefill units of %d nodes "
       "and "
@@ -150,6 +161,12 @@ Status read_inputs(const PlanArgs& args, sim::PlanInput& input) {
   }
   RETURN_IF_ERROR(check_range("--replay-rate", args.replay_rate, 1e-6, 1e9));
   RETURN_IF_ERROR(check_range("--replay-no-nodes", args.replay_no_nodes_s, 0, kReplaySecondsMax));
+  RETURN_IF_ERROR(check_range("--unit-start", args.replay_times.start_s, 0, kUnitSecondsMax));
+  RETURN_IF_ERROR(check_range("--decode-drain", args.replay_times.decode_drain_s, 0, kUnitSecondsMax));
+  RETURN_IF_ERROR(check_range("--prefill-drain", args.replay_times.prefill_drain_s, 0, kUnitSecondsMax));
+  ASSIGN_OR_RETURN(const sim::RankImbalance imbalance,
+                   imbalance_of(args.decode, args.kv_imbalance, args.requests_imbalance));
+  input.kv_imbalance = imbalance.kv, input.requests_imbalance = imbalance.requests;
   ASSIGN_OR_RETURN(input.model, shape_of(args.model));
   ASSIGN_OR_RETURN(input.hw, sim::load_profile(find_data_file(args.profile), read_text_file));
   if (args.price) {
@@ -157,6 +174,7 @@ Status read_inputs(const PlanArgs& args, sim::PlanInput& input) {
     RETURN_IF_ERROR(sim::set_profile_constant(input.hw, "hardware.price_usd_per_gpu_hour", *args.price));
   }
   if (!args.trace.empty()) RETURN_IF_ERROR(use_trace(args, input));
+  input.hit_share = args.hit_share.value_or(input.hit_share);
   if (!args.day_load.empty()) RETURN_IF_ERROR(use_shape(args, input));
   RETURN_IF_ERROR(sim::validate_plan_input(input));
   return prepare_report_dir(args.out_dir);
@@ -219,18 +237,29 @@ void add_load_options(CLI::App& command, PlanArgs& args) {
   without_trace("--input-cv2", in.input_cv2, "Its squared coefficient of variation");
   without_trace("--output-tokens", in.output_tokens_mean, "Mean answer");
   without_trace("--output-cv2", in.output_cv2, "Its squared coefficient of variation");
-  without_trace("--hit-share", in.hit_share, "Prompt tokens found in a cache");
+  command.add_option("--hit-share", args.hit_share,
+                     fmt::format("Prompt tokens found in a cache (default: {}; of a trace, the bound of its "
+                                 "own)",
+                                 in.hit_share));
 }
 
 // What the plan takes balancers, queues and traffic to be like; docs/planning.md says where defaults are
 // from.
-void add_behaviour_options(CLI::App& command, sim::PlanInput& in) {
+void add_behaviour_options(CLI::App& command, PlanArgs& args) {
+  constexpr const char* kGroup = "Balancers, queues and traffic";
+  sim::PlanInput& in = args.input;
   const auto add = [&](const char* name, double& value, const char* help) {
-    command.add_option(name, value, help)->capture_default_str()->group("Balancers, queues and traffic");
+    command.add_option(name, value, help)->capture_default_str()->group(kGroup);
   };
   add("--mtp-acceptance", in.mtp_acceptance, "Share of MTP tokens accepted; 0: MTP off");
-  add("--kv-imbalance", in.kv_imbalance, "Largest over mean KV of a decode unit's ranks");
-  add("--requests-imbalance", in.requests_imbalance, "Largest over mean requests of a decode unit's ranks");
+  command.add_option("--decode", args.decode, "Decode policy, whose measured imbalance is taken")
+      ->capture_default_str()
+      ->group(kGroup);
+  command
+      .add_option("--kv-imbalance", args.kv_imbalance,
+                  "Largest over mean KV of a decode unit's ranks (default: measured, of the policy)")
+      ->group(kGroup);
+  command.add_option("--requests-imbalance", args.requests_imbalance, "The same of requests")->group(kGroup);
   add("--expert-sigma", in.expert_popularity_sigma, "Spread of log popularity over experts");
   add("--expert-drift", in.expert_popularity_drift, "Spread of its change since experts were placed");
   add("--expert-imbalance-scale", in.expert_imbalance_scale,
@@ -256,7 +285,7 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
       ->capture_default_str();
   command->add_option("--tokens-per-s", in.slo_tokens_per_s_per_user, "Tokens per second per user")
       ->capture_default_str();
-  add_behaviour_options(*command, in);
+  add_behaviour_options(*command, *args);
   command->add_option("--kv-retention-hours", in.kv_retention_hours, "How long stored KV is kept")
       ->capture_default_str();
   command->add_option("--decode-nodes", in.decode_nodes, "Fix the decode unit's nodes (0: search)")
@@ -283,6 +312,12 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
       ->add_option("--replay-no-nodes", args->replay_no_nodes_s, "Seconds in which no started unit comes up")
       ->needs(replay)
       ->capture_default_str();
+  const auto of_replay = [&](const char* name, double& value, const char* help) {
+    command->add_option(name, value, help)->needs(replay)->capture_default_str();
+  };
+  of_replay("--unit-start", args->replay_times.start_s, "Seconds from asking for a unit's nodes to serving");
+  of_replay("--decode-drain", args->replay_times.decode_drain_s, "Seconds a decode unit takes to drain");
+  of_replay("--prefill-drain", args->replay_times.prefill_drain_s, "The same of a prefill unit");
   command
       ->add_flag("--tied", args->replay_tied,
                  "Dry-run decode and prefill together, one unit and three, above two")

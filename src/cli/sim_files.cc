@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "balance/decode_balancer.h"
 #include "base/clock.h"
 #include "base/printable.h"
 
@@ -48,6 +49,19 @@ std::string find_data_file(const std::string& path) {
     if (std::filesystem::exists(dir / path, ignored)) return (dir / path).string();
   }
   return path;
+}
+
+Result<sim::RankImbalance> imbalance_of(const std::string& decode_policy, const std::optional<double>& kv,
+                                        const std::optional<double>& requests) {
+  RETURN_IF_ERROR(parse_decode_policy(decode_policy).status());
+  sim::RankImbalance out;
+  if (!kv || !requests) {
+    const std::string file = find_data_file("data/decode_imbalance.csv");
+    ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+    ASSIGN_OR_RETURN(out, sim::parse_rank_imbalance(file, text, decode_policy));
+  }
+  out.kv = kv.value_or(out.kv), out.requests = requests.value_or(out.requests);
+  return out;
 }
 
 Status prepare_report_dir(const std::string& dir) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
+#include "sim/rank_imbalance.h"
 #include "sim/report.h"
 
 namespace fathom::cli {
@@ -11,6 +13,9 @@ namespace fathom::cli {
 Result<std::string> read_text_file(const std::string& path);
 // As given; else beside the binary's source tree, so that `build/release/fathom` works from anywhere.
 std::string find_data_file(const std::string& path);
+// What a decode policy's ranks come to, from data/decode_imbalance.csv; what is given stands.
+Result<sim::RankImbalance> imbalance_of(const std::string& decode_policy, const std::optional<double>& kv,
+                                        const std::optional<double>& requests);
 // Makes DIR, so that one that cannot be written is known before the run and not after it. Empty: nothing to
 // do.
 Status prepare_report_dir(const std::string& dir);

@@ -117,9 +117,12 @@ Status run_published_day(SimulateArgs& args) {
   RETURN_IF_ERROR(check_range("--seeds", args.num_seeds, 1, 1000));
   RETURN_IF_ERROR(check_range("--slo-ttft", args.fleet.slo_ttft_s, 1e-3, 1e6));
   RETURN_IF_ERROR(check_range("--slo-speed", args.fleet.slo_tokens_per_s_per_user, 1e-3, 1e6));
+  RETURN_IF_ERROR(check_range("--requests-per-day", args.fleet.requests_per_day, 1, 1e12));
+  RETURN_IF_ERROR(check_lengths(args.fleet.lengths));
   RETURN_IF_ERROR(check_scale(args.scale));
   ASSIGN_OR_RETURN(args.fleet.decode_policy, parse_decode_policy(args.decode));
   ASSIGN_OR_RETURN(args.fleet.prefill_policy, parse_prefill_policy(args.prefill));
+  RETURN_IF_ERROR(read_scale_options(args));
   ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
   ASSIGN_OR_RETURN(const sim::DayFiles day, day_of(args, hw));
   RETURN_IF_ERROR(day_faults(args, day, sim::units_max(day.schedule)));
@@ -181,6 +184,8 @@ void add_published_day(CLI::App& simulate, Outcome& outcome) {
       ->capture_default_str();
   day->add_option("--prefill-expert-imbalance", args->fleet.prefill_expert_imbalance, "The same of prefill")
       ->capture_default_str();
+  day->add_option("--requests-per-day", args->fleet.requests_per_day, "Load")->capture_default_str();
+  add_length_options(*day, args->fleet.lengths);
   std::vector<const CLI::Option*> of_autoscale = add_scale_options(*day, *args);
   of_autoscale.push_back(day->add_flag("--yesterday", args->autoscale.knows_yesterday,
                                        "Autoscale: has seen a day of this shape (else only today's trend)"));

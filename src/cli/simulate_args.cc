@@ -11,6 +11,7 @@
 namespace fathom::cli {
 namespace {
 
+constexpr double kUnitSecondsMax = 86400;  // to come or to go
 constexpr const char* kFaultHelp =
     "KIND@HH:MM[:SS][,key=value...]: unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry, "
     "no-nodes; keys for, unit, rank, factor, phase";
@@ -49,6 +50,14 @@ void add_facts(const SimulateArgs& args, sim::Report& report) {
   add("tied", args.autoscale.tied, false);
   add("unit_use", args.autoscale.prefill_use_at_capacity, plain.autoscale.prefill_use_at_capacity);
   add("knows_yesterday", args.autoscale.knows_yesterday, false);
+  if (args.scale == "autoscale") {
+    add("kv_imbalance", args.autoscale.imbalance.kv, 0.0);
+    add("requests_imbalance", args.autoscale.imbalance.requests, 0.0);
+  }
+  add("unit_start_s", args.autoscale.times.start_s, plain.autoscale.times.start_s);
+  add("decode_drain_s", args.autoscale.times.decode_drain_s, plain.autoscale.times.decode_drain_s);
+  add("prefill_drain_s", args.autoscale.times.prefill_drain_s, plain.autoscale.times.prefill_drain_s);
+  add("requests_per_day", args.fleet.requests_per_day, plain.fleet.requests_per_day);
   add("slo_ttft_s", args.fleet.slo_ttft_s, plain.fleet.slo_ttft_s);
   add("slo_tokens_per_s_per_user", args.fleet.slo_tokens_per_s_per_user,
       plain.fleet.slo_tokens_per_s_per_user);
@@ -57,13 +66,15 @@ void add_facts(const SimulateArgs& args, sim::Report& report) {
   add("requests_per_s", args.synthetic.requests_per_s, plain.synthetic.requests_per_s);
   add("burst", args.synthetic.burst_share, plain.synthetic.burst_share);
   add("shared", args.synthetic.shared_share, plain.synthetic.shared_share);
-  add("input_tokens_mean", args.synthetic.lengths.input_mean_tokens, lengths.input_mean_tokens);
-  add("input_cv2", args.synthetic.lengths.input_cv2, lengths.input_cv2);
-  add("output_tokens_mean", args.synthetic.lengths.output_mean_tokens, lengths.output_mean_tokens);
-  add("output_cv2", args.synthetic.lengths.output_cv2, lengths.output_cv2);
-  add("continuation_share", args.synthetic.lengths.continuation_share, lengths.continuation_share);
-  add("continuation_hit", args.synthetic.lengths.continuation_hit, lengths.continuation_hit);
-  add("other_hit", args.synthetic.lengths.other_hit, lengths.other_hit);
+  for (const sim::LengthOptions& l : {args.synthetic.lengths, args.fleet.lengths}) {
+    add("input_tokens_mean", l.input_mean_tokens, lengths.input_mean_tokens);
+    add("input_cv2", l.input_cv2, lengths.input_cv2);
+    add("output_tokens_mean", l.output_mean_tokens, lengths.output_mean_tokens);
+    add("output_cv2", l.output_cv2, lengths.output_cv2);
+    add("continuation_share", l.continuation_share, lengths.continuation_share);
+    add("continuation_hit", l.continuation_hit, lengths.continuation_hit);
+    add("other_hit", l.other_hit, lengths.other_hit);
+  }
   add("day_seconds", args.synthetic.day_seconds, plain.synthetic.day_seconds);
   add("arrival_cv2", args.synthetic.arrival_cv2, plain.synthetic.arrival_cv2);
   add("hits", args.hits, plain.hits);
@@ -162,17 +173,59 @@ std::vector<const CLI::Option*> add_scale_options(CLI::App& command, SimulateArg
       .add_option("--scale", args.scale,
                   "none: all units serve; schedule; autoscale: the servers' own decisions")
       ->capture_default_str();
-  return {command.add_option("--budget", args.autoscale.budget_nodes, "Autoscale: nodes never exceeded"),
-          command
-              .add_option("--unit-speed", args.autoscale.speed_at_capacity,
-                          "Autoscale: tokens/s per user of a full decode unit")
-              ->capture_default_str(),
-          command
-              .add_option("--unit-use", args.autoscale.prefill_use_at_capacity,
-                          "Autoscale: use of a full prefill unit")
-              ->capture_default_str(),
-          command.add_flag("--tied", args.autoscale.tied,
-                           "Autoscale: decode and prefill together, one unit and three, above two")};
+  sim::DayAutoscaleOptions& scaling = args.autoscale;
+  std::vector<const CLI::Option*> options = {
+      command.add_option("--budget", scaling.budget_nodes, "Autoscale: nodes never exceeded"),
+      command.add_flag("--tied", scaling.tied,
+                       "Autoscale: decode and prefill together, one unit and three, above two"),
+      command.add_option(
+          "--kv-imbalance", args.kv_imbalance,
+          "Autoscale: largest over mean KV of a decode unit's ranks (default: measured, of the policy)"),
+      command.add_option("--requests-imbalance", args.requests_imbalance, "Autoscale: the same of requests")};
+  const auto add = [&](const char* name, double& value, const char* help) {
+    options.push_back(command.add_option(name, value, help)->capture_default_str());
+  };
+  add("--unit-speed", scaling.speed_at_capacity, "Autoscale: tokens/s per user of a full decode unit");
+  add("--unit-use", scaling.prefill_use_at_capacity, "Autoscale: use of a full prefill unit");
+  add("--unit-start", scaling.times.start_s, "Autoscale: seconds from asking for a unit's nodes to serving");
+  add("--decode-drain", scaling.times.decode_drain_s, "Autoscale: seconds a decode unit takes to drain");
+  add("--prefill-drain", scaling.times.prefill_drain_s, "Autoscale: the same of a prefill unit");
+  return options;
+}
+
+Status read_scale_options(SimulateArgs& args) {
+  if (args.scale != "autoscale") return ok_status();
+  const sim::UnitTimes& times = args.autoscale.times;
+  RETURN_IF_ERROR(check_range("--unit-start", times.start_s, 0, kUnitSecondsMax));
+  RETURN_IF_ERROR(check_range("--decode-drain", times.decode_drain_s, 0, kUnitSecondsMax));
+  RETURN_IF_ERROR(check_range("--prefill-drain", times.prefill_drain_s, 0, kUnitSecondsMax));
+  ASSIGN_OR_RETURN(args.autoscale.imbalance,
+                   imbalance_of(args.decode, args.kv_imbalance, args.requests_imbalance));
+  RETURN_IF_ERROR(check_range("--kv-imbalance", args.autoscale.imbalance.kv, 1, 100));
+  return check_range("--requests-imbalance", args.autoscale.imbalance.requests, 1, 100);
+}
+
+std::vector<const CLI::Option*> add_length_options(CLI::App& command, sim::LengthOptions& lengths) {
+  const auto add = [&](const char* name, double& value, const char* help) {
+    return command.add_option(name, value, help)->capture_default_str();
+  };
+  add("--input-tokens", lengths.input_mean_tokens, "Mean prompt (of conversations: its new part)");
+  add("--input-cv2", lengths.input_cv2, "Its squared variation");
+  add("--output-tokens", lengths.output_mean_tokens, "Mean answer");
+  add("--output-cv2", lengths.output_cv2, "Its squared variation");
+  return {add("--continuation-share", lengths.continuation_share, "Share that hits most"),
+          add("--continuation-hit", lengths.continuation_hit, "of its prompt"),
+          add("--other-hit", lengths.other_hit, "Hits of the others")};
+}
+
+Status check_lengths(const sim::LengthOptions& lengths) {
+  RETURN_IF_ERROR(check_range("--input-cv2", lengths.input_cv2, 1e-6, 100));
+  RETURN_IF_ERROR(check_range("--output-cv2", lengths.output_cv2, 1e-6, 100));
+  RETURN_IF_ERROR(check_range("--continuation-share", lengths.continuation_share, 0, 1));
+  RETURN_IF_ERROR(check_range("--continuation-hit", lengths.continuation_hit, 0, 0.999));
+  RETURN_IF_ERROR(check_range("--other-hit", lengths.other_hit, 0, 0.999));
+  RETURN_IF_ERROR(check_range("--input-tokens", lengths.input_mean_tokens, 1, lengths.input_tokens_max));
+  return check_range("--output-tokens", lengths.output_mean_tokens, 1, lengths.output_tokens_max);
 }
 
 void add_simulate_command(CLI::App& app, Outcome& outcome) {

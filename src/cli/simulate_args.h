@@ -25,7 +25,8 @@ struct SimulateArgs {
   std::string load_file = "data/day_load.csv";
   std::string schedule_file = "data/day_schedule.csv";
   bool schedule_given = false, budget_given = false;
-  std::optional<double> phi;  // the profile's unless given
+  std::optional<double> phi;                               // the profile's unless given
+  std::optional<double> kv_imbalance, requests_imbalance;  // the decode policy's unless given
   int num_seeds = 1;
   sim::FleetOptions fleet;
   sim::DayAutoscaleOptions autoscale;
@@ -65,6 +66,11 @@ struct OnlyWith {
 Status check_only_with(const std::vector<OnlyWith>& options);
 // --scale and what goes with it; the options of autoscale are returned.
 std::vector<const CLI::Option*> add_scale_options(CLI::App& command, SimulateArgs& args);
+// What these say beside capacity and budget: imbalance and times of units.
+Status read_scale_options(SimulateArgs& args);
+// Lengths of prompts and answers; the options of two classes of hits are returned.
+std::vector<const CLI::Option*> add_length_options(CLI::App& command, sim::LengthOptions& lengths);
+Status check_lengths(const sim::LengthOptions& lengths);
 
 // A fault of the first part of each hour, at the clock that runs on without gaps is not at_s; this says which
 // fault the fraction leaves out.

@@ -111,7 +111,7 @@ void scale_run(ReplayScale& scale, sim::BlockFleetOptions& run) {
   run.scale_initial = scale.initial;
   if (scale.schedule) {
     run.scale = [&scale](const sim::ScaleInput& in) {
-      const sim::UnitCounts units = scale.schedule->units_at(std::fmod(in.day_second, sim::kDaySeconds));
+      const sim::UnitCounts units = scale.schedule->units_at(in.day_second);
       return sim::ScaleOutput{units, units};
     };
   } else if (scale.autoscale) {
@@ -163,6 +163,7 @@ Status run_replay(SimulateArgs& args, const sim::Trace& whole) {
   RETURN_IF_ERROR(check_range("--mtp-acceptance", args.block.mtp_acceptance, 0, 1));
   RETURN_IF_ERROR(check_range("--expert-imbalance", args.block.expert_imbalance, 1, 10));
   RETURN_IF_ERROR(check_range("--routers", args.block.num_routers, 1, 64));
+  RETURN_IF_ERROR(read_scale_options(args));
   ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
   sim::Trace part;
   if (args.fleet.fraction < 1) {
@@ -227,20 +228,13 @@ Status run_synthetic(SimulateArgs& args) {
   ASSIGN_OR_RETURN(args.synthetic.hits, sim::parse_hit_model(args.hits));
   RETURN_IF_ERROR(check_range("--arrival-cv2", args.synthetic.arrival_cv2, 1.001, 1000));
   RETURN_IF_ERROR(check_range("--day-seconds", args.synthetic.day_seconds, 1, 1e7));
-  const sim::LengthOptions& lengths = args.synthetic.lengths;
-  RETURN_IF_ERROR(check_range("--input-cv2", lengths.input_cv2, 1e-6, 100));
-  RETURN_IF_ERROR(check_range("--output-cv2", lengths.output_cv2, 1e-6, 100));
-  RETURN_IF_ERROR(check_range("--continuation-share", lengths.continuation_share, 0, 1));
-  RETURN_IF_ERROR(check_range("--continuation-hit", lengths.continuation_hit, 0, 0.999));
-  RETURN_IF_ERROR(check_range("--other-hit", lengths.other_hit, 0, 0.999));
+  RETURN_IF_ERROR(check_lengths(args.synthetic.lengths));
   if (args.synthetic.shape == sim::ArrivalShape::kDiurnal) {
     const std::string file = find_data_file(args.load_file);
     ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
     ASSIGN_OR_RETURN(const sim::HourlyLoad hourly, sim::parse_hourly_load(file, text));
     args.synthetic.day_load = hourly.load;
   }
-  RETURN_IF_ERROR(check_range("--input-tokens", lengths.input_mean_tokens, 1, lengths.input_tokens_max));
-  RETURN_IF_ERROR(check_range("--output-tokens", lengths.output_mean_tokens, 1, lengths.output_tokens_max));
   return run_replay(args, sim::synthetic_trace(args.synthetic, args.fleet.seed));
 }
 
@@ -301,18 +295,7 @@ std::function<std::vector<OnlyWith>()> add_synthetic_options(CLI::App& command,
   const CLI::Option* shared =
       command.add_option("--shared", made.shared_share, "Share that continues a conversation")
           ->capture_default_str();
-  const std::vector<const CLI::Option*> classes = {
-      command.add_option("--continuation-share", made.lengths.continuation_share, "Share that hits most")
-          ->capture_default_str(),
-      command.add_option("--continuation-hit", made.lengths.continuation_hit, "of its prompt")
-          ->capture_default_str(),
-      command.add_option("--other-hit", made.lengths.other_hit, "Hits of the others")->capture_default_str()};
-  command.add_option("--input-tokens", made.lengths.input_mean_tokens, "Mean new prompt")
-      ->capture_default_str();
-  command.add_option("--input-cv2", made.lengths.input_cv2, "Its squared variation")->capture_default_str();
-  command.add_option("--output-tokens", made.lengths.output_mean_tokens, "Mean answer")
-      ->capture_default_str();
-  command.add_option("--output-cv2", made.lengths.output_cv2, "Its squared variation")->capture_default_str();
+  const std::vector<const CLI::Option*> classes = add_length_options(command, made.lengths);
   return [=] {
     const bool diurnal = args->arrivals == "diurnal", two_class = args->hits == "two-class";
     std::vector<OnlyWith> only = {{cv2, args->arrivals == "bursty", "--arrivals bursty"},

@@ -38,11 +38,14 @@ bool worth_telling(const AutoscaleDecision& d, const int (&before)[kNumUnitKinds
 
 }  // namespace
 
-AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& plan) {
+AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& plan,
+                                      const UnitTimes& times) {
   AutoscaleOptions options;
   options.unit[kPrefill].nodes = plan.prefill.nodes;
   options.unit[kPrefill].tokens_per_s = plan.prefill.input_tokens_per_s * (1 - input.hit_share);
-  options.unit[kPrefill].drain_s = 30;
+  options.unit[kPrefill].start_s = options.unit[kDecode].start_s = times.start_s;
+  options.unit[kPrefill].drain_s = times.prefill_drain_s;
+  options.unit[kDecode].drain_s = times.decode_drain_s;
   options.unit[kDecode].nodes = plan.decode.nodes;
   options.unit[kDecode].tokens_per_s = plan.decode.output_tokens_per_s;
   const bool limited = input.nodes_max < PlanInput{}.nodes_max;
@@ -51,8 +54,9 @@ AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& 
   return options;
 }
 
-AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& options, double hit_share,
-                                  double rate, double no_nodes_for_s) {
+AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& options,
+                                  const std::optional<double>& hit_share, double rate,
+                                  double no_nodes_for_s) {
   const Status valid = validate_autoscale(options);
   CHECK_MSG(valid.ok(), valid.message());
   AutoscaleReplay out;
@@ -60,13 +64,15 @@ AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& op
   FleetLedger ledger(options, initial, 0);
   std::vector<LoadPoint> history;
   const double end_s = static_cast<double>(trace.requests.back().arrival_us) / 1e6;
+  const std::vector<int32_t> shared = hit_share ? std::vector<int32_t>() : shared_tokens(trace);
   size_t next = 0;
   for (double now = options.interval_s; now <= end_s + options.interval_s; now += options.interval_s) {
     LoadPoint point;
     point.time_s = now;
     for (; next < trace.requests.size() && static_cast<double>(trace.requests[next].arrival_us) / 1e6 < now;
          ++next) {
-      point.tokens_per_s[kPrefill] += trace.requests[next].input_tokens * (1 - hit_share);
+      const double input = trace.requests[next].input_tokens;
+      point.tokens_per_s[kPrefill] += hit_share ? input * (1 - *hit_share) : input - shared[next];
       point.tokens_per_s[kDecode] += trace.requests[next].output_tokens;
     }
     for (double& tokens : point.tokens_per_s) tokens *= rate / options.interval_s;

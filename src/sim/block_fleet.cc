@@ -48,9 +48,12 @@ Status validate_block_fleet(const HardwareProfile& hw, const ModelShape& model,
 BlockFleet::BlockFleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
                        const BlockFleetOptions& options)
     : hw_(hw), model_(model), trace_(trace), options_(options), rng_(options.seed) {
+  const TraceStats stats = trace_stats(trace);
   const PrefillUnitShape prefill{static_cast<double>(options.prefill_ranks),
-                                 static_cast<double>(options.expert_slots), options.expert_imbalance, 0.5};
+                                 static_cast<double>(options.expert_slots), options.expert_imbalance,
+                                 stats.mix.cached_per_computed, stats.mix.context_tokens};
   sim_cost_ = fit_prefill_cost(hw, model, prefill);
+  live_growth_tokens_ = static_cast<int64_t>(stats.output_mean * (1 + stats.output_cv2) / 2);
   cost_.ns_per_token = sim_cost_.a_us_per_token * 1e3;
   cost_.ns_per_pair = sim_cost_.b_us_per_pair * 1e3;
   decode_shape_ = {static_cast<double>(options.decode_ranks), static_cast<double>(options.expert_slots),

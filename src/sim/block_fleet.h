@@ -61,7 +61,7 @@ struct BlockFleetOptions {
   int num_routers = 1;  // prefill routers side by side, requests in turn
   double report_delay_ms = 50;
   double mtp_acceptance = 0.85;
-  double expert_imbalance = 1.15;
+  double expert_imbalance = 1.15;  // f_ep of both phases: between the published day's 1.08 and 1.20
   double deadline_s = 600;
   double rate_scale = 1;  // arrivals come this much faster than in the trace
   uint64_t seed = 1;

@@ -41,7 +41,7 @@ BlockFleet::Offer BlockFleet::offer_of(const BlockSequence& s, bool at_prefill, 
 
 void BlockFleet::send(bool to_decode, HandoverMessage message, const Offer& offer) {
   if (rng_.next_double() < options_.message_loss) return;
-  const int64_t delay = seconds_ns((0.2 + rng_.next_double() * options_.message_delay_ms_max) / 1e3);
+  const int64_t delay = seconds_ns((kMessageMsMin + rng_.next_double() * options_.message_delay_ms_max) / 1e3);
   events_.at(now_ + delay, [this, to_decode, message, offer] {
     if (to_decode) {
       decode_message(message, offer);
@@ -85,7 +85,7 @@ void BlockFleet::apply_prefill(int unit, int rank, BlockSequence& s, HandoverAct
     });
   }
   if (has(actions, HandoverAction::kStopWrite)) {
-    events_.at(now_ + 1'000'000, [this, unit, rank, id, epoch] {
+    events_.at(now_ + kStopWriteNs, [this, unit, rank, id, epoch] {
       prefill_event(unit, rank, id, epoch, HandoverEvent::kWriteEnded);
     });
   }

@@ -19,6 +19,8 @@ namespace fathom::sim {
 
 inline constexpr int64_t kToApiNs = 1'000'000;
 inline constexpr int64_t kRetryNs = 20'000'000;
+inline constexpr int64_t kStopWriteNs = 1'000'000;  // of a KV copy that is told to stop
+inline constexpr double kMessageMsMin = 0.2;
 inline constexpr size_t kViolationsMax = 20;
 inline constexpr uint64_t kTokenSpace = 1 << 17;
 
@@ -202,6 +204,7 @@ class BlockFleet {
   Rng rng_;
   LayerCost sim_cost_;
   PrefillCost cost_;
+  int64_t live_growth_tokens_ = 0;  // that a request in decode is still expected to bring
   DecodeUnitShape decode_shape_;
   EventQueue events_;
   int64_t now_ = 0;

@@ -88,7 +88,7 @@ TEST(BlockFleet, SameSeedSameResult) {
   EXPECT_EQ(text(a), text(b));
   // Committed: another compiler, C library or machine must give the same.
   EXPECT_EQ(text(a),
-            "66.030929 23525 18688 0 31.21840310930001 1.6736203390054973 2.8463130863457193 1047.5 132.5");
+            "66.030929 23525 21504 0 48.917205909085794 2.105845467283917 2.2934627299240837 995.5 95");
 }
 
 TEST(BlockFleet, AUnitLostAtThePeakCostsNobodyATokenTwice) {
@@ -337,7 +337,7 @@ TEST(BlockFleet, C1_DistinctPromptsSpreadEvenly) {
   EXPECT_LE(*most - *least, options.chunk_tokens + 2 * longest);
   options.prefill_policy = PrefillPolicy::kLeastTokens;  // looks at load only
   const BlockFleetResult by_load = run_block_fleet(test_profile("h800"), {}, load, options);
-  EXPECT_LE(result.prefill_tokens_ratio, by_load.prefill_tokens_ratio * 1.02);
+  EXPECT_LE(result.prefill_tokens_ratio, by_load.prefill_tokens_ratio * 1.05);  // it evens cost, not tokens
 }
 
 // The other half of C1: a unit that comes back with an empty cache is the newest worker, and gets its share,

@@ -179,7 +179,7 @@ void BlockFleet::end_decode_step(Unit& unit, const std::vector<Stepping>& steppi
 
 void BlockFleet::report_decode(Unit& unit) {
   std::vector<RankLoad> loads;
-  for (const BlockRank& rank : unit.ranks) loads.push_back(rank.decode_load(500));
+  for (const BlockRank& rank : unit.ranks) loads.push_back(rank.decode_load(live_growth_tokens_));
   LoadReport header{
       unit.idx, unit.incarnation, ++unit.sequence, unit.acks[0].acked(), unit.acks[0].acked_beyond(), {}};
   events_.at(now_ + report_delay_ns(), [this, header, loads = std::move(loads)]() mutable {

@@ -28,10 +28,7 @@ FleetSim::FleetSim(const HardwareProfile& hw, const ModelShape& model, const Day
       rng_(options.seed),
       decode_shape_(decode_shape_of(options)),
       steps_(hw, model, decode_shape_),
-      prefill_cost_(fit_prefill_cost(
-          hw, model,
-          {static_cast<double>(options.shape.prefill_ranks), static_cast<double>(options.shape.prefill_slots),
-           options.prefill_expert_imbalance, options.cached_per_computed})) {
+      prefill_cost_(fit_prefill_cost(hw, model, prefill_shape_of(options, lengths_.prompt_mix()))) {
   growth_milli_ = static_cast<int32_t>((1 + options.mtp_acceptance) * kMilli + 0.5);
   result_.kv_room_tokens = decode_room_tokens(hw, model, options);
   room_milli_ =

@@ -40,7 +40,6 @@ struct FleetOptions {
   double mtp_acceptance = 0.85;            // V3 report: 85-90 %
   double decode_expert_imbalance = 1.20;   // f_ep: Monte Carlo of the published placement, stale statistics
   double prefill_expert_imbalance = 1.08;  // f_ep
-  double cached_per_computed = 1.29;       // production's hit rate, as up-projection work
   bool kv_limit = true;                    // admission by KV; off only to compare with models that have none
   bool perfect_decode_balance =
       false;               // steps as if KV and requests were spread evenly: the balancers' bound
@@ -61,6 +60,8 @@ struct FleetOptions {
 // The day's decode unit. With an acceptance of 0 there is no MTP layer: one token per request and step, and
 // its weights leave room for KV.
 DecodeUnitShape decode_shape_of(const FleetOptions& options);
+// The day's prefill unit, its up-projection and context those of the load's prompts.
+PrefillUnitShape prefill_shape_of(const FleetOptions& options, const PromptMix& mix);
 // KV tokens that one decode rank holds.
 double decode_room_tokens(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& options);
 

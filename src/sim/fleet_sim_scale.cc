@@ -278,6 +278,11 @@ DecodeUnitShape decode_shape_of(const FleetOptions& options) {
           mtp ? 2.0 : 1.0, options.decode_expert_imbalance, mtp};
 }
 
+PrefillUnitShape prefill_shape_of(const FleetOptions& options, const PromptMix& mix) {
+  return {static_cast<double>(options.shape.prefill_ranks), static_cast<double>(options.shape.prefill_slots),
+          options.prefill_expert_imbalance, mix.cached_per_computed, mix.context_tokens};
+}
+
 double decode_room_tokens(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& options) {
   if (options.decode_blocks_per_rank > 0) return options.decode_blocks_per_rank * 64.0;
   const DecodeUnitShape shape = decode_shape_of(options);

@@ -28,6 +28,7 @@ class QuantileTable {
     const float inside = static_cast<float>((bits >> 28) & 0xffffff) * 0x1.0p-24f;
     return level[bin] + (level[bin + 1] - level[bin]) * inside;
   }
+  double at(double p) const;  // p in [0, 1)
 
  private:
   static constexpr uint64_t kBins = 4096;
@@ -61,12 +62,36 @@ struct RequestShape {
   bool continuation = false;  // of the class that hits most of its prompt
 };
 
+// What a load's prompts are to prefill ranks, on average.
+struct PromptMix {
+  double computed_tokens = 0;      // of a prompt
+  double cached_per_computed = 0;  // tokens
+  double context_tokens = 0;       // that a computed token attends to
+};
+
+// Sums prompts to their mix.
+class PromptSums {
+ public:
+  void add(double weight, double cached_tokens, double computed_tokens) {
+    weight_ += weight, cached_ += weight * cached_tokens, computed_ += weight * computed_tokens;
+    pairs_ += weight * computed_tokens * (cached_tokens + computed_tokens / 2);
+  }
+  PromptMix mix() const { return {computed_ / weight_, cached_ / computed_, pairs_ / computed_}; }
+
+ private:
+  double weight_ = 0, cached_ = 0, computed_ = 0, pairs_ = 0;
+};
+
 class LengthModel {
  public:
   explicit LengthModel(const LengthOptions& options);
   RequestShape sample(Rng& rng) const;
+  PromptMix prompt_mix() const;  // by integration over the length table
 
  private:
+  int32_t input_tokens(double drawn) const;
+  int32_t cached_tokens(int32_t input_tokens, bool continuation) const;
+
   LengthOptions options_;
   QuantileTable input_;
   QuantileTable output_;

@@ -11,6 +11,7 @@
 #include "sim/cost_model.h"
 #include "sim/measured_steps.h"
 #include "sim/planner_experts.h"
+#include "sim/rank_imbalance.h"
 
 namespace fathom::sim {
 
@@ -31,10 +32,10 @@ struct PlanInput {
   double slo_ttft_s = 10;                 // 99 % of requests
   double slo_tokens_per_s_per_user = 20;  // mean over tokens at the day's peak
   // What balancers, queues and traffic are like.
-  double mtp_acceptance = 0.85;                           // 0: MTP off
-  double kv_imbalance = 1.10, requests_imbalance = 1.16;  // largest over mean of a decode unit's ranks
-  double expert_popularity_sigma = 0.5;                   // of log popularity over experts
-  double expert_popularity_drift = 0.08;                  // of its change since the experts were placed
+  double mtp_acceptance = 0.85;                             // 0: MTP off
+  double kv_imbalance = 1.110, requests_imbalance = 1.166;  // largest over mean of a decode unit's ranks
+  double expert_popularity_sigma = 0.5;                     // of log popularity over experts
+  double expert_popularity_drift = 0.08;                    // of its change since the experts were placed
   double expert_imbalance_scale = 1;   // on what the two above give beyond 1; 0: perfectly even experts
   double prefill_use_max = 0.90;       // of prefill capacity at the peak; queues grow beyond
   double prefill_packing = 0.97;       // mean over largest cost of the ranks in a saturated forward
@@ -122,14 +123,9 @@ void scale_day_shape(PlanInput& input, double factor);
 // Says what is wrong with an input, naming the field.
 Status validate_plan_input(const PlanInput& input);
 
-// Largest over mean of a measured decode unit's ranks, for measurements that give the mean.
-struct RankImbalance {
-  double kv = 1, requests = 1;
-};
-
-// Fits decode_phi and prefill_phi to measured steps of the given units, by least squares. What of a step's
-// time the imbalances explain is theirs, so that a plan that multiplies by them again gives the measured
-// step.
+// Fits decode_phi and prefill_phi to measured steps of the given units, by least squares. Measurements give
+// means over ranks: what of a step's time the imbalances explain is theirs, so that a plan that multiplies by
+// them again gives the measured step.
 struct ProfileFit {
   HardwareProfile hw;
   int decode_rows = 0, prefill_rows = 0;

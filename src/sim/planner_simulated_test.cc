@@ -74,7 +74,6 @@ Felt simulate(const PlanInput& in, const PlanResult& plan, int decode_units, int
   options.mtp_acceptance = in.mtp_acceptance;
   options.decode_expert_imbalance = plan.decode.expert_imbalance;
   options.prefill_expert_imbalance = plan.prefill.expert_imbalance;
-  options.cached_per_computed = in.hit_share / (1 - in.hit_share);
   options.shape = {plan.decode.ranks,  plan.decode.nodes,  plan.decode.slots,
                    plan.prefill.ranks, plan.prefill.nodes, plan.prefill.slots};
   const FleetResult result = run_day(hw, in.model, day, options, {});

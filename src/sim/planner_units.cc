@@ -99,7 +99,8 @@ PrefillUnitPlan at_budget(const PlanInput& in, PrefillUnitPlan unit, double toke
   unit.budget_tokens_per_rank = tokens;
   unit.expert_imbalance = expert_imbalance(in, unit, tokens, spreads);
   const PrefillUnitShape shape{static_cast<double>(unit.ranks), static_cast<double>(unit.slots),
-                               unit.expert_imbalance, in.hit_share / (1 - in.hit_share)};
+                               unit.expert_imbalance, in.hit_share / (1 - in.hit_share),
+                               context_per_token(in)};
   const double layer_us = prefill_layer_us(in.hw, in.model, shape, {tokens, tokens * context_per_token(in)});
   unit.forward_s = in.hw.prefill_phi * (in.model.layers * layer_us / 1e6 + in.hw.prefill_host_ms / 1e3);
   // A prompt longer than a budget goes on in the next forward.
@@ -116,7 +117,7 @@ struct BudgetLimit {
 
 BudgetLimit budget_limit(const PlanInput& in, const PrefillUnitPlan& unit, ExpertSpreads& spreads) {
   PrefillUnitShape shape{static_cast<double>(unit.ranks), static_cast<double>(unit.slots), 1,
-                         in.hit_share / (1 - in.hit_share)};
+                         in.hit_share / (1 - in.hit_share), context_per_token(in)};
   BudgetLimit limit;
   for (int round = 0; round < 2; ++round) {  // the experts' imbalance depends on the budget, weakly
     const double token_us = fit_prefill_cost(in.hw, in.model, shape).rank_us(1, context_per_token(in));

@@ -8,6 +8,16 @@
 
 namespace fathom::sim {
 
+// How long a unit takes to come and go.
+struct UnitTimes {
+  // From asking for its nodes to serving. Assumption: weights come from the nodes' page cache or disks.
+  double start_s = 120;
+  // From closing until its longest request has ended: what the simulated published day's drains take
+  // (docs/simulator.md).
+  double decode_drain_s = 1200;
+  double prefill_drain_s = 30;  // until its queue is computed; the same day
+};
+
 // What fleet to run next, asked every scale_interval_s of simulated time.
 struct ScaleInput {
   double day_second = 0;

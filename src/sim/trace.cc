@@ -231,20 +231,35 @@ Result<Trace> parse_trace(const std::string& file, std::string_view text) {
   return trace;
 }
 
+std::vector<int32_t> shared_tokens(const Trace& trace) {
+  std::vector<int32_t> shared;
+  std::unordered_set<uint32_t> seen;
+  for (const TraceRequest& r : trace.requests) {
+    size_t matched = 0;
+    while (matched < r.blocks.size() && seen.contains(r.blocks[matched])) ++matched;
+    const int64_t tokens = static_cast<int64_t>(matched) * trace.block_tokens;
+    shared.push_back(static_cast<int32_t>(std::min<int64_t>(tokens, r.input_tokens)));
+    seen.insert(r.blocks.begin(), r.blocks.end());
+  }
+  return shared;
+}
+
 TraceStats trace_stats(const Trace& trace) {
   TraceStats s;
   double in = 0, in2 = 0, out = 0, out2 = 0, hit = 0;
-  std::unordered_set<uint32_t> seen;
-  for (const TraceRequest& r : trace.requests) {
+  PromptSums prompts;
+  const std::vector<int32_t> shared = shared_tokens(trace);
+  for (size_t i = 0; i < trace.requests.size(); ++i) {
+    const TraceRequest& r = trace.requests[i];
     in += r.input_tokens;
     in2 += static_cast<double>(r.input_tokens) * r.input_tokens;
     out += r.output_tokens;
     out2 += static_cast<double>(r.output_tokens) * r.output_tokens;
     s.input_max = std::max(s.input_max, r.input_tokens);
-    size_t matched = 0;
-    while (matched < r.blocks.size() && seen.contains(r.blocks[matched])) ++matched;
-    hit += std::min<double>(static_cast<double>(matched) * trace.block_tokens, r.input_tokens);
-    seen.insert(r.blocks.begin(), r.blocks.end());
+    const double cached = shared[i];
+    hit += cached;
+    // The last token is computed in any case: it gives the first answer token.
+    prompts.add(1, std::min<double>(cached, r.input_tokens - 1), std::max(1.0, r.input_tokens - cached));
   }
   const auto n = static_cast<double>(trace.requests.size());
   s.duration_s =
@@ -255,6 +270,7 @@ TraceStats trace_stats(const Trace& trace) {
   s.output_mean = out / n;
   s.output_cv2 = std::max(1e-3, out2 / n / (s.output_mean * s.output_mean) - 1);
   s.hit_share_bound = hit / in;
+  s.mix = prompts.mix();
   return s;
 }
 

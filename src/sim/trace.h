@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "sim/lengths.h"
 
 namespace fathom::sim {
 
@@ -34,9 +35,13 @@ struct TraceStats {
   double input_mean = 0, input_cv2 = 0, output_mean = 0, output_cv2 = 0;
   int32_t input_max = 0;
   double hit_share_bound = 0;  // prompt tokens in whole blocks seen before, with a cache that forgets nothing
+  PromptMix mix;               // with such a cache
   double duration_s = 0;
 };
 TraceStats trace_stats(const Trace& trace);
+// Of each prompt, the tokens in whole blocks that prompts before it had: what a cache that forgets nothing
+// and that every rank shares would find.
+std::vector<int32_t> shared_tokens(const Trace& trace);
 
 // The first `fraction` of each `hour_s` (of the trace's own time), the rest cut
 // out and the gaps closed. Errors when no request is left.

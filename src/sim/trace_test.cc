@@ -23,6 +23,8 @@ TEST(Trace, MooncakeReadsWholeAndGivesItsBound) {
   std::printf("Mooncake: %.1f requests/s, %.0f in, %.0f out, bound on hits %.2f %%\n", stats.requests_per_s,
               stats.input_mean, stats.output_mean, stats.hit_share_bound * 100);
   EXPECT_NEAR(stats.hit_share_bound, 0.374, 0.002);
+  EXPECT_NEAR(stats.mix.cached_per_computed, 0.374 / 0.626, 0.01);
+  EXPECT_NEAR(stats.mix.computed_tokens, stats.input_mean * (1 - stats.hit_share_bound), 1);
   EXPECT_NEAR(stats.input_cv2, 1.72, 0.05);
   EXPECT_NEAR(stats.output_cv2, 0.53, 0.05);
 }
@@ -34,6 +36,7 @@ TEST(Trace, AzureReadsWhole) {
   EXPECT_EQ(trace.requests[0].input_tokens, 374);
   EXPECT_NEAR(trace_stats(trace).duration_s, 3501.7, 0.1);
   EXPECT_EQ(trace_stats(trace).hit_share_bound, 0);
+  EXPECT_EQ(trace_stats(trace).mix.cached_per_computed, 0);
 }
 
 TEST(Trace, ACsvTraceRunsOverMidnightAndLeapDays) {

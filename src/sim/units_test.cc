@@ -37,6 +37,26 @@ TEST(Lengths, MomentsAndHitsAreThePublishedOnes) {
   EXPECT_NEAR(hit / in, 0.563, 0.002);
 }
 
+// What prefill computes beside a computed token follows from lengths and hits: 0.563 / 0.437 cached ones, and
+// a context a little above that of the profile's rank budget (5,400).
+TEST(Lengths, ThePromptMixIsThatOfTheSamples) {
+  const LengthModel model{LengthOptions{}};
+  const PromptMix mix = model.prompt_mix();
+  std::printf("%.0f tokens to compute of a prompt, %.3f cached beside each, attending to %.0f\n",
+              mix.computed_tokens, mix.cached_per_computed, mix.context_tokens);
+  EXPECT_NEAR(mix.cached_per_computed, 0.563 / 0.437, 0.015);
+  EXPECT_NEAR(mix.context_tokens, 5600, 100);
+  PromptSums sums;
+  Rng rng(9);
+  for (int i = 0; i < 1'000'000; ++i) {
+    const RequestShape r = model.sample(rng);
+    sums.add(1, r.cached_tokens, r.input_tokens - r.cached_tokens);
+  }
+  EXPECT_NEAR(sums.mix().computed_tokens / mix.computed_tokens, 1, 0.01);
+  EXPECT_NEAR(sums.mix().cached_per_computed / mix.cached_per_computed, 1, 0.01);
+  EXPECT_NEAR(sums.mix().context_tokens / mix.context_tokens, 1, 0.03);
+}
+
 TEST(Lengths, TailBinsAreSplit) {
   const QuantileTable table = exponential_table();
   Rng rng(3);

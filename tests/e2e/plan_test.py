@@ -166,6 +166,22 @@ def test_a_dry_run_of_the_autoscaler_says_what_and_why():
     assert targets and all(int(p) == 3 * int(d) + 2 for d, p in targets), tied.stdout + tied.stderr
 
 
+def test_hits_are_the_traces_own_unless_given():
+    trace = "data/mooncake_conversation.jsonl"
+    own = fathom("plan", *PUBLISHED, "--replay", trace)
+    assert "of prompt tokens 37.4 % cached: each prompt's own" in own.stdout, own.stdout + own.stderr
+    given = fathom("plan", *PUBLISHED, "--replay", trace, "--hit-share", "0.2")
+    assert "of prompt tokens 20.0 % cached: the plan's share" in given.stdout, given.stdout + given.stderr
+    bound, missing = (fathom("plan", "--trace", trace, *more) for more in ([], ["--hit-share", "0.2"]))
+    assert "(37.4 % cached)" in bound.stdout and "(20.0 % cached)" in missing.stdout, missing.stdout + missing.stderr
+
+
+def test_an_even_policy_takes_fewer_node_hours():
+    hours = [float(re.search(r"(\d+) node-hours a day", fathom("plan", *PUBLISHED, "--decode", policy).stdout)[1])
+             for policy in ("random", "kv-capped", "fathom")]
+    assert hours[0] > hours[1] > hours[2], hours
+
+
 def test_a_profile_is_fitted_to_a_servers_own_metrics(tmp_path):
     server = Server()
     try:
@@ -295,6 +311,14 @@ BAD = {
     "fault after the trace": ("", ["simulate", "synthetic", "--seconds", "5", "--fault", "unit-loss@01:00"],
                               r"--fault: \"unit-loss@01:00\": the last request arrives after \d s"),
     "price": ("", ["plan", "--price", "nan"], r"--price: -?nan is outside 0\.\.1000000"),
+    "imbalance": ("", ["simulate", "published-day", "--scale", "autoscale", "--kv-imbalance", "0.5"],
+                  r"--kv-imbalance: 0\.5 is outside 1\.\.100"),
+    "imbalance of a fixed fleet": ("", ["simulate", "published-day", "--requests-imbalance", "1.1"],
+                                   r"--requests-imbalance: only with --scale autoscale"),
+    "day's lengths": ("", ["simulate", "published-day", "--output-cv2", "0"], r"--output-cv2: 0 is outside 1e-06\.\.100"),
+    "unknown policy": ("", ["plan", "--decode", "all"], r"decode policy 'all' is none of "),
+    "unit times": ("", ["plan", "--replay", "data/azure_conv_2023.csv", "--unit-start", "-1"],
+                   r"--unit-start: -1 is outside 0\.\.86400"),
     "no spread": ("", ["plan", "--kv-imbalance", "0.5"], r"kv_imbalance: 0\.5 is outside 1\.\.100"),
     "forwards": ("", ["plan", "--ttft-forwards", "nan"], r"ttft_p99_forwards: -?nan is outside 1\.\.1000"),
     "spares": ("", ["plan", "--spare-units", "101"], r"spare_units: 101 is outside 0\.\.100"),
