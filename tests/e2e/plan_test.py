@@ -172,7 +172,7 @@ def test_hits_are_the_traces_own_unless_given():
     assert "of prompt tokens 37.4 % cached: each prompt's own" in own.stdout, own.stdout + own.stderr
     given = fathom("plan", *PUBLISHED, "--replay", trace, "--hit-share", "0.2")
     assert "of prompt tokens 20.0 % cached: the plan's share" in given.stdout, given.stdout + given.stderr
-    bound, missing = (fathom("plan", "--trace", trace, *more) for more in ([], ["--hit-share", "0.2"]))
+    bound, missing = (fathom("plan", "--trace", trace, "--ttft", "60", *more) for more in ([], ["--hit-share", "0.2"]))
     assert "(37.4 % cached)" in bound.stdout and "(20.0 % cached)" in missing.stdout, missing.stdout + missing.stderr
 
 
