@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "ep/exchange.h"
 #include "kernels/elementwise.h"
+#include "kernels/prefetch.h"
 
 namespace fathom {
 namespace {
@@ -17,11 +18,6 @@ void accumulate(float weight, const std::byte* row, DType dtype, int64_t n, floa
     values = scratch;
   }
   scale_accumulate(weight, values, n, out);
-}
-
-void fetch_row(const std::byte* row, int64_t bytes) {
-  constexpr int64_t kLineBytes = 64;
-  for (int64_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(row + at);
 }
 
 }  // namespace
@@ -76,7 +72,7 @@ void Flight::reduce(int64_t begin, int64_t end, float* scratch) {
       };
       // The next token's results are elsewhere: no hardware prefetcher knows where.
       if (i + shape_.top_k < from.fixed->num_pairs)
-        fetch_row(result(i + shape_.top_k), shape_.result_row_bytes());
+        prefetch_row(result(i + shape_.top_k), shape_.result_row_bytes());
       accumulate(from.order_weights[i], result(i), shape_.result, shape_.hidden, scratch + shape_.hidden,
                  scratch);
     }

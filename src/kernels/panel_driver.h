@@ -74,6 +74,25 @@ FATHOM_INLINE void for_row_blocks(int64_t rows, Block block) {
   }
 }
 
+// Up to a panel's columns of one row. A known size becomes a few moves, where a call would cost as much
+// again.
+FATHOM_INLINE void copy_columns(const float* from, int64_t columns, float* to) {
+  if (columns == kLinearTileN) {
+    __builtin_memcpy(to, from, kLinearTileN * 4);
+  } else {
+    __builtin_memcpy(to, from, static_cast<size_t>(columns) * 4);
+  }
+}
+
+// Brings the places of results into the cache while they are computed: rows are too far apart for hardware
+// prefetchers, and stores that miss would hold up the next block's.
+FATHOM_INLINE void ask_for_columns(const float* out, int64_t stride, int64_t rows, int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r) {
+    _mm_prefetch(reinterpret_cast<const char*>(out + r * stride), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(out + r * stride + columns - 1), _MM_HINT_T0);
+  }
+}
+
 template <typename K>
 void run_panel(const MicroArgs& base, int64_t rows, const PackedWeight& w, int64_t panel, MatrixView<float> y,
                int64_t row) {
@@ -88,6 +107,7 @@ void run_panel(const MicroArgs& base, int64_t rows, const PackedWeight& w, int64
     if (base.x_scales != nullptr) args.x_scales += done * base.x_scale_stride;
     if (base.x_sums != nullptr) args.x_sums += done * base.x_sum_stride;
     float* out = y.data + (row + done) * y.stride + panel * kLinearTileN;
+    if (args.first) ask_for_columns(out, y.stride, count, columns);
     if (columns == kLinearTileN && !kScaledSums<K::kFormat>) {
       args.c = out;
       args.c_stride = y.stride;
@@ -96,12 +116,11 @@ void run_panel(const MicroArgs& base, int64_t rows, const PackedWeight& w, int64
     }
     args.c = sums;
     args.c_stride = kLinearTileN;
-    const auto bytes = static_cast<size_t>(columns) * 4;
     for (int64_t r = 0; r < count && !args.first; ++r) {
-      __builtin_memcpy(sums + r * kLinearTileN, out + r * y.stride, bytes);
+      copy_columns(out + r * y.stride, columns, sums + r * kLinearTileN);
     }
     kMicroKernels<K>[count - 1](args);
-    for (int64_t r = 0; r < count; ++r) __builtin_memcpy(out + r * y.stride, sums + r * kLinearTileN, bytes);
+    for (int64_t r = 0; r < count; ++r) copy_columns(sums + r * kLinearTileN, columns, out + r * y.stride);
   });
 }
 

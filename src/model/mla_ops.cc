@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/prefetch.h"
 #include "kernels/quantize.h"
 
 namespace fathom {
@@ -40,12 +41,8 @@ Activations core_rows(MatrixView<const float> x, ActFormat format, Scratch& scra
   return rows;
 }
 
-// Rows to be asked for before they are used, and the asking.
+// Rows of a head's queries that are asked for before they are used.
 constexpr int64_t kRowsAhead = 8;
-void fetch_floats(const float* row, int64_t n) {
-  constexpr int64_t kLineFloats = 16;
-  for (int64_t i = 0; i < n; i += kLineFloats) __builtin_prefetch(row + i);
-}
 
 // Columns of head `head` in rows [begin, end) of per-head activations.
 MatrixView<float> head_columns(FloatRows& rows, int64_t num_rows, int64_t begin, int64_t end, int64_t head,
@@ -152,8 +149,9 @@ void expand_head(const MlaContext& c, const AttentionWeights& w, int64_t head, i
 void attend_absorbed_levels(const MlaContext& c, const AttentionWeights& w) {
   const MlaShape& s = c.shape;
   const int64_t t = c.batch.num_rows();
-  // All heads of a token together read the latent once; few tokens are split over the threads by heads.
-  const int64_t splits = std::min(s.heads, ceil_div(2 * c.stream.num_threads(), std::max<int64_t>(t, 1)));
+  // All heads of a token together read the latent once; fewer tokens than threads are split by heads. Not
+  // further: scores cost the same for one head as for a vector of 16.
+  const int64_t splits = std::min(s.heads, ceil_div(c.stream.num_threads(), std::max<int64_t>(t, 1)));
   const int64_t heads_per_tile = ceil_div(s.heads, splits);
   const int64_t num_splits = ceil_div(s.heads, heads_per_tile);
   // One token has no weights to share with others: its heads go through all three parts at once.
@@ -213,8 +211,7 @@ void attend_one_head(const MlaContext& c, const AttentionWeights& w, const Token
   const int64_t begin = sequence.first_row, end = begin + sequence.num_rows;
   const MatrixView<float> q = head_columns(c.a.q, c.batch.num_rows(), begin, end, head, s.qk());
   for (int64_t row = begin; row < end; ++row) {
-    // A head's rows are too far apart for hardware prefetchers.
-    if (row + kRowsAhead < end) fetch_floats(q.row(row + kRowsAhead - begin), s.qk());
+    if (row + kRowsAhead < end) prefetch_row(q.row(row + kRowsAhead - begin), s.qk() * sizeof(float));
     rope_interleaved({q.row(row - begin) + s.nope, 1, s.rope}, c.a.cos_sin.row(row));
   }
   const MatrixView<float> o = head_columns(c.a.o, c.batch.num_rows(), begin, end, head, s.v);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
+#include "kernels/prefetch.h"
 #include "kernels/quantize.h"
 
 namespace fathom {
@@ -22,6 +23,8 @@ constexpr int64_t kSwigluTileFloats = kSwigluTileRows * kSwigluTileN;
 constexpr int64_t kDownTileWeights = 128 * 1024;
 // Rows that are only copied: so few cost less than waking others for them.
 constexpr int64_t kCopiesInline = 16;
+// Rows of results whose places are asked for before they are written.
+constexpr int64_t kRowsAhead = 4;
 // Bytes of gate, up and down that one thread takes as a whole: tens of microseconds of memory's time.
 constexpr int64_t kWholeJobBytesMax = int64_t{2} << 20;
 
@@ -36,6 +39,10 @@ Activations act_columns(const Activations& x, int64_t begin, int64_t end) {
   if (x.scales != nullptr) part.scales = x.scales + begin / kScaleBlock;
   return part;
 }
+
+// Rows of a tile when so many are cut as evenly as can be: a tile of a few would read all the weights for
+// them.
+int64_t swiglu_tile_rows(int64_t rows) { return ceil_div(rows, ceil_div(rows, kSwigluTileRows)); }
 
 // A view of `tile` under which y[r, n] of the whole product's columns lands in the tile's own memory.
 MatrixView<float> tile_view(float* tile, int64_t rows, int64_t n_begin, int64_t n, int64_t stride) {
@@ -77,9 +84,10 @@ class SwigluTiles {
   }
   Tile tile(const SwigluJobs::Job& job, int64_t local) const {
     // Row tiles of the same columns follow one another: they share the weights they read.
-    const int64_t row_begin = job.row_begin + local % row_tiles(job) * kSwigluTileRows;
+    const int64_t tile_rows = swiglu_tile_rows(job.num_rows());
+    const int64_t row_begin = job.row_begin + local % row_tiles(job) * tile_rows;
     const int64_t n_begin = local / row_tiles(job) * tile_cols(job);
-    return {job.w, row_begin, std::min(row_begin + kSwigluTileRows, job.row_end), n_begin,
+    return {job.w, row_begin, std::min(row_begin + tile_rows, job.row_end), n_begin,
             std::min(n_begin + tile_cols(job), n_)};
   }
 
@@ -87,7 +95,7 @@ class SwigluTiles {
   static int64_t row_tiles(const SwigluJobs::Job& job) { return ceil_div(job.num_rows(), kSwigluTileRows); }
   // A tile's results fit kSwigluTileFloats.
   int64_t tile_cols(const SwigluJobs::Job& job) const {
-    const int64_t rows = std::min(job.num_rows(), kSwigluTileRows);
+    const int64_t rows = swiglu_tile_rows(job.num_rows());
     return std::min(cols_max_, kSwigluTileFloats / rows / kSwigluTileN * kSwigluTileN);
   }
 
@@ -129,9 +137,12 @@ void down_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands, float
   const int64_t stride = round_up(t.n_end - t.n_begin, kSwigluTileN);
   linear(mid, t.w->down, tile, tile_view(scratch, rows, t.n_begin, hidden, stride));
   const int64_t element_bytes = dtype_bytes(operands.y_dtype);
+  const auto out = [&](int64_t row) {
+    return operands.y + ((t.row_begin + row) * hidden + t.n_begin) * element_bytes;
+  };
   for (int64_t row = 0; row < rows; ++row) {
-    from_f32(scratch + row * stride, t.n_end - t.n_begin, operands.y_dtype,
-             operands.y + ((t.row_begin + row) * hidden + t.n_begin) * element_bytes);
+    if (row + kRowsAhead < rows) prefetch_row(out(row + kRowsAhead), (t.n_end - t.n_begin) * element_bytes);
+    from_f32(scratch + row * stride, t.n_end - t.n_begin, operands.y_dtype, out(row));
   }
 }
 
@@ -228,8 +239,9 @@ void whole_swiglu(const SwigluJobs& jobs, const SwigluJobs::Job& job, const Swig
   const SwigluTiles gate_up(jobs, w.gate.n, w.gate.k, w.gate.n * w.gate.k);
   const SwigluTiles down(jobs, w.down.n, w.down.k, kDownTileWeights);
   SwigluOperands own = operands;
-  for (int64_t row = job.row_begin; row < job.row_end; row += kSwigluTileRows) {
-    const int64_t rows = std::min(kSwigluTileRows, job.row_end - row);
+  const int64_t tile_rows = swiglu_tile_rows(job.num_rows());
+  for (int64_t row = job.row_begin; row < job.row_end; row += tile_rows) {
+    const int64_t rows = std::min(tile_rows, job.row_end - row);
     own.x = make_activations(operands.x.format, rows, w.gate.k, own_x);
     own.mid = make_activations(operands.mid.format, rows, w.down.k, own_mid);
     own.mid.power_of_two_scales = own.x.power_of_two_scales = operands.mid.power_of_two_scales;

@@ -1,0 +1,14 @@
+// Asking for memory before it is used, where rows are too far apart for hardware prefetchers.
+#pragma once
+
+#include <cstdint>
+
+namespace fathom {
+
+inline void prefetch_row(const void* row, int64_t bytes) {
+  constexpr int64_t kLineBytes = 64;
+  const auto* const begin = static_cast<const char*>(row);
+  for (int64_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(begin + at);
+}
+
+}  // namespace fathom
