@@ -12,6 +12,9 @@ namespace {
 constexpr int kNumBuffers = 2;  // exchanges of a channel in flight
 constexpr uint64_t kEmpty = ~uint64_t{0};
 constexpr int kMissingRanksShown = 8;
+// A wait is cut into so many parts, and a part counts once however long it took: while the whole process stood
+// still (stopped, frozen, suspended), the peers could not have answered, and time without them is no silence.
+constexpr int kWaitParts = 100;
 
 }  // namespace
 
@@ -94,9 +97,11 @@ class InprocEndpoint final : public Endpoint {
     if (!arrived) {
       std::unique_lock lock(mailbox.mu);
       mailbox.parked.store(true, std::memory_order_seq_cst);
-      arrived = mailbox.complete.wait_for(lock, group_.options_.timeout, [&] {
-        return complete() || group_.aborted_.load();
-      }) && complete();
+      const auto over = [&] { return complete() || group_.aborted_.load(); };
+      for (int part = 0; part < kWaitParts; ++part) {
+        if (mailbox.complete.wait_for(lock, group_.options_.timeout / kWaitParts, over)) break;
+      }
+      arrived = complete();
       mailbox.parked.store(false, std::memory_order_relaxed);
     }
     RETURN_IF_ERROR(check_epoch());

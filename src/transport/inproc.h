@@ -14,9 +14,10 @@
 namespace fathom {
 
 struct InprocOptions {
-  int num_ranks = 1;                             // 1..kMaxRanks
-  Duration timeout = std::chrono::seconds(100);  // how long wait_all waits for a peer, as DeepEP does
-  int spin_iterations = 2000;                    // pauses before parking; 0 when ranks outnumber cores
+  int num_ranks = 1;  // 1..kMaxRanks
+  // How long wait_all waits for a peer, as DeepEP does; time in which the whole process stood still excepted.
+  Duration timeout = std::chrono::seconds(100);
+  int spin_iterations = 2000;  // pauses before parking; 0 when ranks outnumber cores
 };
 
 class InprocGroup {

@@ -1,7 +1,11 @@
 // The contract of endpoint.h, on each transport (inproc so far), under delay, reorder, duplicates and lost
 // peers.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -176,6 +180,40 @@ TEST(Transport, ALostPeerIsADeadlineThatNamesIt) {
         << statuses[rank].message();
   }
   EXPECT_FALSE(statuses[2].ok());
+}
+
+// Rank 0 waits while rank 1, before it sends, stops the whole process for longer than the time-out.
+int exit_code_of_a_group_that_is_stopped(Duration timeout) {
+  const auto group = make_group(2, timeout);
+  std::vector<SendBuffer> buffers(2);
+  const std::vector<Status> statuses = run_ranks(2, [&](int rank) -> Status {
+    const auto endpoint = group->endpoint(rank);
+    if (rank == 1) {
+      std::this_thread::sleep_for(timeout / 5);
+      raise(SIGSTOP);
+      std::this_thread::sleep_for(timeout / 5);
+    }
+    RETURN_IF_ERROR(exchange(*endpoint, Channel::kDispatch, 0, buffers[rank]));
+    return receive_and_check(*endpoint, Channel::kDispatch, 0);
+  });
+  for (const Status& status : statuses) {
+    if (!status.ok()) std::fprintf(stderr, "%s\n", status.to_string().c_str());
+  }
+  return statuses[0].ok() && statuses[1].ok() ? 0 : 1;
+}
+
+TEST(Transport, APauseOfTheWholeProcessIsNoSilenceOfAPeer) {
+  constexpr auto kTimeout = std::chrono::milliseconds(250);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(exit_code_of_a_group_that_is_stopped(kTimeout));
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(state));
+  std::this_thread::sleep_for(2 * kTimeout);
+  kill(child, SIGCONT);
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0);
 }
 
 TEST(Transport, AbortWakesTheWaitingAtOnce) {
