@@ -61,6 +61,7 @@ class Engine::Impl final : public StepObserver {
     }
     const RequestId id{++last_id_};
     ++num_live_;
+    ++num_unheard_;
     arrivals_.push_back({id, std::move(request), std::move(listener), clock_.now()});
     wake_.notify_all();
     return id;
@@ -81,7 +82,7 @@ class Engine::Impl final : public StepObserver {
     drain_deadline_ = drain_deadline_ ? std::min(*drain_deadline_, deadline) : deadline;
     const TimePoint give_up = std::max(clock_.now(), *drain_deadline_) + kDrainGrace;
     wake_.notify_all();
-    while (num_live_ > 0) {
+    while (num_unheard_ > 0) {
       const TimePoint now = clock_.now();
       if (now >= give_up) return false;
       if (now >= *drain_deadline_ && running_executor_ != nullptr) running_executor_->request_stop();
@@ -120,7 +121,8 @@ class Engine::Impl final : public StepObserver {
     TimePoint submitted;
   };
 
-  // Counts a request as live until its listener has heard the end.
+  // A request makes room for another before its listener hears the end, so that who waits for each answer is
+  // never refused; the drain waits until the listener has heard.
   class CountingListener final : public GenerationListener {
    public:
     CountingListener(Impl& owner, std::shared_ptr<GenerationListener> listener)
@@ -129,10 +131,14 @@ class Engine::Impl final : public StepObserver {
     void on_tokens(std::span<const TokenEvent> tokens) override { listener_->on_tokens(tokens); }
     void on_finished(const FinishInfo& info) override {
       owner_.publish_stats();  // who hears of the end finds it counted
+      {
+        std::lock_guard lock(owner_.mu_);
+        --owner_.num_live_;
+      }
       listener_->on_finished(info);
       listener_.reset();
       std::lock_guard lock(owner_.mu_);
-      --owner_.num_live_;
+      --owner_.num_unheard_;
       owner_.drained_.notify_all();
     }
 
@@ -215,7 +221,8 @@ class Engine::Impl final : public StepObserver {
   std::vector<Arrival> arrivals_;
   std::vector<RequestId> cancels_;
   uint64_t last_id_ = 0;
-  int64_t num_live_ = 0;
+  int64_t num_live_ = 0;     // running or waiting
+  int64_t num_unheard_ = 0;  // those whose listener has not heard the end yet
   int64_t num_refused_ = 0;
   std::optional<TimePoint> drain_deadline_;
   bool stop_ = false;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <future>
 #include <thread>
 
 #include "engine/test_scripted.h"
@@ -89,6 +91,32 @@ TEST(Engine, a_full_engine_refuses_and_recovers) {
   while (engine->stats().num_decoding > 0) std::this_thread::yield();
   EXPECT_TRUE(engine->submit(make_request(99, 20, 3), refused).ok());
   refused->wait();
+}
+
+// Asks for the next answer while it hears that the last one has ended.
+class AskingListener final : public GenerationListener {
+ public:
+  explicit AskingListener(std::function<void()> ask) : ask_(std::move(ask)) {}
+  void on_tokens(std::span<const TokenEvent>) override {}
+  void on_finished(const FinishInfo&) override { std::thread(ask_).join(); }
+
+ private:
+  const std::function<void()> ask_;
+};
+
+TEST(Engine, who_waits_for_each_answer_is_never_refused) {
+  SystemClock clock;
+  EngineOptions options = small_options();
+  options.max_running = 1;
+  options.max_queued = 0;
+  const auto engine = make_engine(options, clock);
+  const auto last = std::make_shared<RecordingListener>();
+  std::promise<Status> asked;
+  const auto ask = [&] { asked.set_value(engine->submit(make_request(2, 10, 3), last).status()); };
+  ASSERT_TRUE(engine->submit(make_request(1, 10, 3), std::make_shared<AskingListener>(ask)).ok());
+  const Status status = asked.get_future().get();
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  last->wait();
 }
 
 // The step in progress belongs to one request; cancelling it must not wait for the step's own end.

@@ -129,7 +129,7 @@ bool ServerImpl::shut_down() {
   const TimePoint flush_deadline = std::min(clock_.now(), deadline) + kEndTimeMax;
   while (admission_->in_flight() > 0 && clock_.now() < flush_deadline)
     std::this_thread::sleep_for(kPollInterval);
-  // Tickets go when the last bytes are queued; connections close when those bytes are sent.
+  // Tickets go before the last bytes are queued; connections close when those bytes are sent.
   http_->stop_accepting();
   while (http_->num_connections() > 0 && clock_.now() < flush_deadline)
     std::this_thread::sleep_for(kPollInterval);

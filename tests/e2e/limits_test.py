@@ -158,3 +158,23 @@ def test_the_summary_names_the_instruction_set_asked_for(isa):
         assert f", {isa}, " in processor
         answer = server.post(CHAT, {"messages": [{"role": "user", "content": "What is 347 + 586?"}], "temperature": 0})
         assert "933" in answer.json["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("flags", [["--requests-per-key", "1"], ["--requests-max", "1"],
+                                   ["--max-running", "1", "--max-queued", "0"]], ids=lambda flags: flags[0][2:])
+def test_a_client_that_waits_for_each_answer_is_never_refused(flags, stream, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret-key-one alice\n")
+    with serving("--api-key-file", keys, "--threads", "1", *flags) as server:
+        body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 1, "stream": stream}).encode()
+        request = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret-key-one\r\n"
+                   b"Content-Length: %d\r\n\r\n" % len(body)) + body
+        with connect(server) as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for i in range(500):
+                sock.sendall(request)
+                received = b""
+                while not received.endswith(b"0\r\n\r\n" if stream else b"}}"):
+                    received += sock.recv(65536)
+                    assert received.startswith(b"HTTP/1.1 200"), (i, received)

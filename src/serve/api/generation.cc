@@ -305,6 +305,7 @@ void Generation::finish_if_complete() {
       std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.closed && c.released; });
   if (!complete) return;
   done_ = true;
+  ticket_.reset();  // before the client can know that its answer is complete, and send its next request
   if (plan_.options.stream) {
     if (plan_.options.include_usage) http_->write(sse(plan_.format->usage_chunk(head_, usage())));
     http_->write(sse("[DONE]"));
@@ -314,13 +315,13 @@ void Generation::finish_if_complete() {
     for (const Choice& choice : choices_) answers.push_back(&choice.answer);
     http_->respond({.body = plan_.format->body(head_, answers, plan_.prompts, usage())});
   }
-  ticket_.reset();
 }
 
 void Generation::fail(const ApiError& error) {
   if (done_) return;
   done_ = true;
   cancel_all();
+  ticket_.reset();
   if (plan_.options.stream) {
     http_->write(sse(error_json(error)));
     http_->write(sse("[DONE]"));
@@ -328,7 +329,6 @@ void Generation::fail(const ApiError& error) {
   } else {
     http_->respond(error_response(error));
   }
-  ticket_.reset();
 }
 
 void Generation::end(const ApiError& error) {
