@@ -135,6 +135,17 @@ def test_token_ids_of_completions(server):
         assert [id for part in parts for id in part["token_ids"]] == choice["token_ids"]
 
 
+def test_a_seed_gives_a_prompt_the_same_answers_whatever_prompts_are_beside_it(server):
+    body = {"n": 2, "max_tokens": 8, "temperature": 1.5, "return_token_ids": True, "ignore_eos": True}
+    ids = lambda prompts, **more: [choice["token_ids"] for choice in
+                                   whole(server, COMPLETIONS, {**body, "prompt": prompts, **more})["choices"]]
+    alone = ids([[5, 6, 7]], seed=9)
+    assert alone[0] != alone[1], "the answers to one prompt differ"
+    assert ids([[9, 9], [5, 6, 7], [5, 6, 7]], seed=9)[2:] == alone + alone
+    unseeded = ids([[5, 6, 7], [5, 6, 7]])
+    assert len(set(map(tuple, unseeded))) == 4, "without a seed even equal prompts get different answers"
+
+
 PATHS = [
     ("/chat/completions", {**QUESTION, "max_tokens": 3}), ("/completions", {"prompt": "Hello", "max_tokens": 3, "temperature": 0}),
     ("/tokenize", {"prompt": "Hello"}), ("/detokenize", {"tokens": [17, 18]}),

@@ -148,7 +148,9 @@ bool Generation::submit_all() {
     request.ignore_eos = options.ignore_eos;
     request.tenant = plan_.tenant;
     request.deadline = context_.clock.now() + context_.options.request_timeout_max;
-    request.choice = static_cast<uint32_t>(i);
+    // A client's seed says which answer a prompt gets, whatever prompts are beside it. Without one, equal prompts
+    // get different answers.
+    request.choice = static_cast<uint32_t>(options.seeded ? i % options.num_choices : i);
     auto id = context_.engine.submit(std::move(request), std::make_shared<Listener>(weak_from_this(), i));
     if (!id.ok()) {
       choices_.resize(i);
