@@ -107,6 +107,7 @@ class Engine::Impl final : public StepObserver {
     running_requests_.assign(requests.begin(), requests.end());
     // Cancelled between the mailbox and here.
     for (const RequestId id : cancels_) std::erase(running_requests_, id);
+    if (running_requests_.empty()) executor.request_stop();
   }
   void on_step_end() override {
     std::lock_guard lock(mu_);

@@ -152,6 +152,43 @@ TEST(Engine, a_cancel_stops_a_long_prefill) {
   expect_all_blocks_back(engine->stats());
 }
 
+// Is cancelled by another thread after it has left the queue and before its first step.
+class CancelledListener final : public GenerationListener {
+ public:
+  explicit CancelledListener(std::function<void()> cancel) : cancel_(std::move(cancel)) {}
+  void on_prefill(int32_t) override { std::thread(cancel_).join(); }
+  void on_tokens(std::span<const TokenEvent>) override {}
+  void on_finished(const FinishInfo& info) override { finished.set_value(info.reason); }
+
+  std::promise<FinishReason> finished;
+
+ private:
+  const std::function<void()> cancel_;
+};
+
+TEST(Engine, a_cancel_just_before_a_step_stops_it) {
+  SystemClock clock;
+  Executor* executor = nullptr;
+  std::atomic<bool> stopped{false};
+  std::atomic<bool> watching{false};
+  ScriptedOptions prefill;
+  prefill.on_step = [&](std::span<const RankBatch>) -> Status {
+    if (!watching.load()) return ok_status();
+    stopped.store(static_cast<ScriptedExecutor*>(executor)->stop_requested());
+    return Status(StatusCode::kCancelled, "stopped");
+  };
+  EngineParts parts = scripted_parts(64, prefill);
+  executor = parts.prefill.get();
+  const auto engine = Engine::create(small_options(), std::move(parts), clock).value();
+  watching.store(true);
+  std::promise<RequestId> id;
+  const auto listener = std::make_shared<CancelledListener>([&] { engine->cancel(id.get_future().get()); });
+  id.set_value(engine->submit(make_request(1, 900, 10), listener).value());
+  EXPECT_EQ(listener->finished.get_future().get(), FinishReason::kCancelled);
+  EXPECT_TRUE(stopped.load());
+  expect_all_blocks_back(engine->stats());
+}
+
 TEST(Engine, drain_finishes_what_fits_and_ends_the_rest_at_its_deadline) {
   SystemClock clock;
   ScriptedOptions decode;

@@ -23,7 +23,7 @@ class Executor {
   // the vocabulary per chunk that wants them, rank-major, then in chunk order; valid until the next step.
   // kCancelled: request_stop() was heard; the step's KV rows may be partly written.
   virtual Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) = 0;
-  // Makes a step in progress return kCancelled soon. Thread-safe.
+  // Makes the step in progress return kCancelled soon, or the next one when none is. Thread-safe.
   virtual void request_stop() = 0;
   // What the last step sent between ranks.
   virtual ExchangeStats last_exchange() const { return {}; }

@@ -62,7 +62,6 @@ class ScriptedExecutor final : public Executor {
   bool stop_requested() const { return stop_.load(); }
 
   Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) override {
-    stop_.store(false);
     EXPECT_EQ(ranks.size(), static_cast<size_t>(options_.num_ranks));
     logits_.clear();
     written_.clear();
@@ -78,7 +77,9 @@ class ScriptedExecutor final : public Executor {
       options_.clock->advance(from_seconds(seconds));
     }
     *logits = {logits_.data(), static_cast<int64_t>(logits_.size()) / kScriptedVocab, kScriptedVocab};
-    return options_.on_step ? options_.on_step(ranks) : ok_status();
+    const Status status = options_.on_step ? options_.on_step(ranks) : ok_status();
+    stop_.store(false);
+    return status;
   }
 
  private:

@@ -56,13 +56,13 @@ class InprocForwardGroup final : public ForwardGroup {
   Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) override {
     RETURN_IF_ERROR(failure_);
     RETURN_IF_ERROR(check_batches(ranks));
-    stop_.store(false, std::memory_order_relaxed);
     batches_ = ranks;
     placement_.update(snapshot_);
     choose_overlap();
     assign_logits();
     // Ranks wait for one another, and as many threads as ranks take one each.
     ranks_team_.run(options_.num_ranks, [this](int64_t rank, int) { run_rank(static_cast<int>(rank)); });
+    stop_.store(false, std::memory_order_relaxed);  // not before: a stop may come before the step for which it is
     *logits = {logits_.as<float>(), num_logit_rows_, model_.config().vocab_size};
     add_up_stats();
     return outcome();
