@@ -217,3 +217,24 @@ def test_a_client_that_never_reads_is_cut_off_and_its_memory_stays_small():
         assert server.post(CHAT, {**QUESTION, "max_tokens": 2}).status == 200
     finally:
         assert server.stop() == 0
+
+
+def test_a_pause_of_the_whole_process_is_no_stall():
+    """Stopped for longer than the stall time-out, as a frozen container is, and then let go on: so do its streams."""
+    stall_s = 1
+    server = Server("--threads", "1", "--keep-alive-interval", "0.1", "--stall-timeout", stall_s, env=SLOW_KERNELS)
+    try:
+        socks = [open_request(server, CHAT, {**QUESTION, "stream": True, "ignore_eos": True, "max_tokens": 120})
+                 for _ in range(8)]
+        received = [read_until(sock, b'"reasoning_content"') for sock in socks]
+        for _ in range(3):
+            server.process.send_signal(signal.SIGSTOP)
+            time.sleep(2.2 * stall_s)
+            server.process.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+        for sock, part in zip(socks, received):
+            whole = read_until(sock, b"data: [DONE]", part)
+            assert b'"finish_reason":"length"' in whole and b'"error"' not in whole, whole[-300:]
+            sock.close()
+    finally:
+        assert server.stop() == 0

@@ -11,6 +11,8 @@ namespace fathom::serve {
 namespace {
 
 constexpr std::chrono::milliseconds kTickMin{50};
+// A tick that comes later means that the whole process stood still: stopped, frozen, suspended.
+constexpr std::chrono::milliseconds kTickLateMax{1000};
 
 ApiError context_length_error(const ApiContext& context, const GenerationPlan& plan, size_t prompt) {
   const std::optional<int32_t> asked = plan.options.max_tokens;
@@ -348,6 +350,7 @@ void Generation::cancel_all() {
 void Generation::schedule_tick() {
   const ApiOptions& options = context_.options;
   const auto interval = std::min(options.keep_alive_interval, std::max(options.stall_max / 4, kTickMin));
+  tick_due_ = context_.clock.now() + interval;
   context_.http->post_after(interval, [weak = weak_from_this()] {
     if (auto g = weak.lock()) g->tick();
   });
@@ -358,7 +361,9 @@ void Generation::tick() {
   std::lock_guard lock(mu_);
   if (done_) return;
   const TimePoint now = context_.clock.now();
-  if (now - context_.engine.stats().last_progress > context_.options.stall_max) {
+  // The engine stood still with it, and gets its time anew.
+  if (now - tick_due_ > std::min(kTickLateMax, context_.options.stall_max / 2)) last_pause_ = now;
+  if (now - std::max(last_pause_, context_.engine.stats().last_progress) > context_.options.stall_max) {
     return fail(ApiError{.http_status = 503,
                          .message = "the engine has stopped making progress",
                          .type = "server_error",

@@ -96,6 +96,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool done_ = false;          // answered completely, failed, or the client is gone
   bool holding_back_ = false;  // the client is slow: deltas are merged until the socket drains
   TimePoint last_sent_;
+  TimePoint tick_due_;
+  TimePoint last_pause_;  // when this process last woke up from standing still
 };
 
 }  // namespace fathom::serve
