@@ -22,6 +22,8 @@ namespace {
 
 constexpr int kCountMax = 1 << 20;  // of requests and connections
 constexpr int64_t kBodyBytesMax = int64_t{1} << 32;
+constexpr int64_t kAnswerBytesMin = int64_t{1} << 20;
+constexpr int64_t kAnswerBytesMax = int64_t{1} << 40;
 constexpr double kSecondsMax = 1e6;  // of any time-out; far from what the clock's type can hold
 
 struct Flags {
@@ -49,6 +51,8 @@ void add_flags(CLI::App& command, Flags& flags) {
       ->check(CLI::Range(1, kCountMax))->capture_default_str();
   command.add_option("--body-max", options.http.body_bytes_max, "Largest request body; larger get 413")
       ->transform(byte_size(1, kBodyBytesMax))->capture_default_str();
+  command.add_option("--answer-max", options.answer_bytes_max, "Most of one request's answers, with 128 bytes for each token and each log-probability; max_tokens that may lead to more get 400, without it answers end there")
+      ->transform(byte_size(kAnswerBytesMin, kAnswerBytesMax))->capture_default_str();
   add_seconds("--header-timeout", flags.header_timeout_s, "Seconds for a request's header to arrive");
   add_seconds("--body-timeout", flags.body_timeout_s, "Seconds for a request's body to arrive");
   add_seconds("--idle-timeout", flags.idle_timeout_s, "Seconds a kept-alive connection may wait for a request");

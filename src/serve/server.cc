@@ -90,7 +90,8 @@ void ServerImpl::make_context(ApiKeys keys) {
                        .request_timeout_max = to_ms(options_.request_timeout_s)};
   const RequestLimits limits{.vocab_size = static_cast<int32_t>(model_->model().config().vocab_size),
                              .context_max = engine.options().max_context,
-                             .token_bytes_max = longest_token_bytes(model_->tokenizer())};
+                             .token_bytes_max = longest_token_bytes(model_->tokenizer()),
+                             .answer_bytes_max = options_.answer_bytes_max};
   context_.reset(new ApiContext{api, limits, std::move(keys), engine.options().eos_token_ids,
                                 model_->tokenizer(), model_->chat_template(), engine, clock_, *admission_,
                                 *metrics_});
@@ -106,10 +107,11 @@ std::string ServerImpl::summary() const {
   };
   std::string text = model_->summary();
   text += fmt::format(
-      "clients    {}; requests {}{}, connections {}, body {}\n",
+      "clients    {}; requests {}{}, connections {}, body {}, answer {}\n",
       context_->keys.required() ? "API key" : "no key asked for", options_.admission.requests_max,
       context_->keys.required() ? fmt::format(" ({} per key)", options_.admission.requests_per_key_max) : "",
-      http.connections_max, bytes_text(static_cast<int64_t>(http.body_bytes_max)));
+      http.connections_max, bytes_text(static_cast<int64_t>(http.body_bytes_max)),
+      bytes_text(options_.answer_bytes_max));
   text += fmt::format("time-outs  header {} s, body {} s, idle {} s, write {} s, request {} s, stall {} s\n",
                       seconds(http.header_timeout_max), seconds(http.body_timeout_max),
                       seconds(http.idle_timeout_max), seconds(http.write_stall_max),

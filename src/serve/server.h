@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "serve/api/admission.h"
 #include "serve/api/http_server.h"
+#include "serve/api/request.h"
 #include "serve/local_model.h"
 
 namespace fathom::serve {
@@ -19,6 +20,7 @@ struct ServeOptions {
   HttpOptions http;
   int http_threads = 2;  // parse, render, tokenise and format, beside the engine's threads
   AdmissionOptions admission;
+  int64_t answer_bytes_max = RequestLimits{}.answer_bytes_max;  // of one request [400]
   double drain_timeout_s = 30;       // from SIGTERM until what still runs is ended
   double keep_alive_interval_s = 5;  // `: keep-alive` comments on silent streams
   double request_timeout_s = 1800;   // submission to last token

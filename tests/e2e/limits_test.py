@@ -178,3 +178,23 @@ def test_a_client_that_waits_for_each_answer_is_never_refused(flags, stream, tmp
                 while not received.endswith(b"0\r\n\r\n" if stream else b"}}"):
                     received += sock.recv(65536)
                     assert received.startswith(b"HTTP/1.1 200"), (i, received)
+
+
+def test_an_answer_has_a_limit_and_is_held_as_little_more_than_its_text():
+    completions, value_bytes = "/v1/completions", 128
+    with serving("--answer-max", "16M", "--threads", "1") as server:
+        many = {"prompt": [[5 + i] for i in range(20)], "logprobs": 20, "n": 16, "ignore_eos": True}
+        assert server.post(completions, {**many, "n": 1, "max_tokens": 2}).status == 200
+        most = (16 << 20) // (20 * 16 * 22 * value_bytes)
+        refused = server.post(completions, {**many, "max_tokens": most + 1})
+        assert refused.status == 400 and refused.json["error"]["param"] == "max_tokens"
+        assert f"at most {most} tokens" in refused.json["error"]["message"]
+        for path, body, choices in ((completions, many, 320), (CHAT, {**HI, "max_tokens": None, "logprobs": True,
+                                                                       "top_logprobs": 20, "n": 16, "ignore_eos": True}, 16)):
+            most = (16 << 20) // (choices * 22 * value_bytes)
+            before = server.memory_bytes()
+            server.reset_peak_memory()
+            answer = server.post(path, body, timeout=120)
+            assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == choices * most
+            assert {choice["finish_reason"] for choice in answer.json["choices"]} == {"length"}
+            assert server.peak_memory_bytes() - before < (16 << 20) * 1.5 * SLOWER

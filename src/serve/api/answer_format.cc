@@ -34,10 +34,96 @@ Json token_ids_json(const std::vector<AnswerToken>& tokens) {
 // -inf has no form in JSON; OpenAI's floor for "impossible" is -9999.
 double finite(float logprob) { return std::max<double>(logprob, -9999.0); }
 
-class ChatFormat final : public AnswerFormat {
+// An object that is written member by member: as a tree of values, an answer's log-probabilities would take ten
+// times their text.
+class ObjectText {
+ public:
+  explicit ObjectText(std::string& out) : out_(out) { out_ += '{'; }
+
+  void add(const Json& members) {
+    if (members.empty()) return;
+    separate();
+    const std::string text = dump_json(members);
+    out_.append(text, 1, text.size() - 2);  // without its braces
+  }
+  // Where the value of member `name` is to be appended.
+  std::string& value(const char* name) {
+    separate();
+    return out_ += fmt::format("\"{}\":", name);
+  }
+  void close() { out_ += '}'; }
+
+ private:
+  void separate() {
+    if (out_.back() != '{') out_ += ',';
+  }
+  std::string& out_;
+};
+
+// `append_item(item)` appends it and says whether it did: others are left out.
+template <typename Items, typename AppendItem>
+void append_list(std::string& out, const Items& items, const AppendItem& append_item) {
+  out += '[';
+  const size_t begin = out.size();
+  for (const auto& item : items) {
+    const size_t before = out.size();
+    if (before != begin) out += ',';
+    if (!append_item(item)) out.resize(before);
+  }
+  out += ']';
+}
+
+// Room for the whole text at once: growing a large one step by step would hold it twice.
+void reserve_text(std::string& out, const std::vector<const ChoiceAnswer*>& choices) {
+  size_t bytes = 1 << 10;
+  for (const ChoiceAnswer* choice : choices) {
+    bytes += 1 << 8;
+    bytes += choice->part.content.size() + choice->part.reasoning.size();
+    for (const AnswerToken& token : choice->part.tokens) {
+      if (token.event.logprobs) bytes += (token.event.logprobs->top.size() + 1) * kAnswerBytesPerValue;
+    }
+  }
+  out.reserve(bytes);
+}
+
+// What both endpoints' answers have in common: the frame around their choices.
+class JsonFormat : public AnswerFormat {
+ public:
+  JsonFormat(const Tokenizer& tokenizer, const AnswerFormatOptions& options, const char* whole_name,
+             const char* chunk_name)
+      : tokenizer_(tokenizer), options_(options), whole_name_(whole_name), chunk_name_(chunk_name) {}
+
+  std::string usage_chunk(const AnswerHead& head, const Usage& usage) const override {
+    Json json = head_json(head, chunk_name_);
+    json["choices"] = Json::array();
+    json["usage"] = usage_json(usage);
+    return dump_json(json);
+  }
+
+ protected:
+  // `said` holds the members of a choice that stand before its log-probabilities, `more` those after it.
+  void append_choice(std::string& out, const ChoiceAnswer& choice, const Json& said, const Json& more) const {
+    ObjectText entry(out);
+    entry.add(said);
+    append_logprobs(entry.value("logprobs"), choice);
+    entry.add(Json{{"finish_reason", choice.finish_reason.empty() ? Json(nullptr) : Json(choice.finish_reason)}});
+    if (options_.return_token_ids) entry.add(Json{{"token_ids", token_ids_json(choice.part.tokens)}});
+    entry.add(more);
+    entry.close();
+  }
+  // null when nobody asked for them.
+  virtual void append_logprobs(std::string& out, const ChoiceAnswer& choice) const = 0;
+
+  const Tokenizer& tokenizer_;
+  const AnswerFormatOptions options_;
+  const char* const whole_name_;
+  const char* const chunk_name_;
+};
+
+class ChatFormat final : public JsonFormat {
  public:
   ChatFormat(const Tokenizer& tokenizer, const AnswerFormatOptions& options)
-      : tokenizer_(tokenizer), options_(options) {}
+      : JsonFormat(tokenizer, options, "chat.completion", "chat.completion.chunk") {}
 
   const char* id_prefix() const override { return "chatcmpl-"; }
 
@@ -47,40 +133,34 @@ class ChatFormat final : public AnswerFormat {
     if (!choice.started) delta = Json{{"role", "assistant"}, {"content", ""}};
     if (!choice.part.reasoning.empty()) delta["reasoning_content"] = choice.part.reasoning;
     if (!choice.part.content.empty()) delta["content"] = choice.part.content;
-    Json entry{{"index", choice.index}, {"delta", std::move(delta)}};
-    entry["logprobs"] = logprobs(choice.part.tokens);
-    entry["finish_reason"] = choice.finish_reason.empty() ? Json(nullptr) : Json(choice.finish_reason);
-    if (options_.return_token_ids) entry["token_ids"] = token_ids_json(choice.part.tokens);
-    Json json = head_json(head, "chat.completion.chunk");
-    json["choices"] = Json::array({std::move(entry)});
-    if (prompt_ids != nullptr) json["prompt_token_ids"] = *prompt_ids;
-    if (options_.include_usage) json["usage"] = nullptr;
-    return dump_json(json);
-  }
-
-  std::string usage_chunk(const AnswerHead& head, const Usage& usage) const override {
-    Json json = head_json(head, "chat.completion.chunk");
-    json["choices"] = Json::array();
-    json["usage"] = usage_json(usage);
-    return dump_json(json);
+    std::string out;
+    ObjectText json(out);
+    json.add(head_json(head, chunk_name_));
+    json.value("choices") += '[';
+    append_choice(out, choice, Json{{"index", choice.index}, {"delta", std::move(delta)}}, Json::object());
+    out += ']';
+    if (prompt_ids != nullptr) json.add(Json{{"prompt_token_ids", *prompt_ids}});
+    if (options_.include_usage) json.add(Json{{"usage", nullptr}});
+    json.close();
+    return out;
   }
 
   std::string body(const AnswerHead& head, const std::vector<const ChoiceAnswer*>& choices,
                    const std::vector<std::vector<int32_t>>& prompts, const Usage& usage) const override {
-    Json json = head_json(head, "chat.completion");
-    json["choices"] = Json::array();
-    for (const ChoiceAnswer* choice : choices) {
+    std::string out;
+    reserve_text(out, choices);
+    ObjectText json(out);
+    json.add(head_json(head, whole_name_));
+    append_list(json.value("choices"), choices, [&](const ChoiceAnswer* choice) {
       Json message{{"role", "assistant"}, {"content", choice->part.content}};
       if (options_.reasoning) message["reasoning_content"] = choice->part.reasoning;
-      Json entry{{"index", choice->index}, {"message", std::move(message)}};
-      entry["logprobs"] = logprobs(choice->part.tokens);
-      entry["finish_reason"] = choice->finish_reason;
-      if (options_.return_token_ids) entry["token_ids"] = token_ids_json(choice->part.tokens);
-      json["choices"].push_back(std::move(entry));
-    }
-    json["usage"] = usage_json(usage);
-    if (options_.return_token_ids) json["prompt_token_ids"] = prompts[0];
-    return dump_json(json);
+      append_choice(out, *choice, Json{{"index", choice->index}, {"message", std::move(message)}}, Json::object());
+      return true;
+    });
+    json.add(Json{{"usage", usage_json(usage)}});
+    if (options_.return_token_ids) json.add(Json{{"prompt_token_ids", prompts[0]}});
+    json.close();
+    return out;
   }
 
  private:
@@ -91,101 +171,104 @@ class ChatFormat final : public AnswerFormat {
     return Json{{"token", std::string(bytes)}, {"logprob", finite(logprob)}, {"bytes", std::move(values)}};
   }
 
-  Json logprobs(const std::vector<AnswerToken>& tokens) const {
-    if (!options_.logprobs) return nullptr;
-    Json json{{"content", part_logprobs(tokens, AnswerToken::Part::kContent)}};
-    if (options_.reasoning) json["reasoning_content"] = part_logprobs(tokens, AnswerToken::Part::kReasoning);
-    return json;
+  void append_logprobs(std::string& out, const ChoiceAnswer& choice) const override {
+    if (!options_.logprobs) {
+      out += "null";
+      return;
+    }
+    ObjectText json(out);
+    append_part(json.value("content"), choice.part.tokens, AnswerToken::Part::kContent);
+    if (options_.reasoning) {
+      append_part(json.value("reasoning_content"), choice.part.tokens, AnswerToken::Part::kReasoning);
+    }
+    json.close();
   }
 
-  Json part_logprobs(const std::vector<AnswerToken>& tokens, AnswerToken::Part part) const {
-    Json entries = Json::array();
-    for (const AnswerToken& token : tokens) {
+  void append_part(std::string& out, const std::vector<AnswerToken>& tokens, AnswerToken::Part part) const {
+    append_list(out, tokens, [&](const AnswerToken& token) {
       const auto& logprobs = token.event.logprobs;
-      if (!logprobs || token.part != part) continue;
+      if (!logprobs || token.part != part) return false;
       Json entry = token_json(token.event.token, logprobs->sampled);
       entry["top_logprobs"] = Json::array();
-      for (const auto& [id, logprob] : logprobs->top)
-        entry["top_logprobs"].push_back(token_json(id, logprob));
-      entries.push_back(std::move(entry));
-    }
-    return entries;
+      for (const auto& [id, logprob] : logprobs->top) entry["top_logprobs"].push_back(token_json(id, logprob));
+      out += dump_json(entry);
+      return true;
+    });
   }
-
-  const Tokenizer& tokenizer_;
-  const AnswerFormatOptions options_;
 };
 
-class CompletionFormat final : public AnswerFormat {
+class CompletionFormat final : public JsonFormat {
  public:
   CompletionFormat(const Tokenizer& tokenizer, const AnswerFormatOptions& options)
-      : tokenizer_(tokenizer), options_(options) {}
+      : JsonFormat(tokenizer, options, "text_completion", "text_completion") {}
 
   const char* id_prefix() const override { return "cmpl-"; }
 
   std::string chunk(const AnswerHead& head, const ChoiceAnswer& choice,
                     const std::vector<int32_t>* prompt_ids) const override {
-    Json json = head_json(head, "text_completion");
-    json["choices"] = Json::array({entry(choice, prompt_ids)});
-    if (options_.include_usage) json["usage"] = nullptr;
-    return dump_json(json);
-  }
-
-  std::string usage_chunk(const AnswerHead& head, const Usage& usage) const override {
-    Json json = head_json(head, "text_completion");
-    json["choices"] = Json::array();
-    json["usage"] = usage_json(usage);
-    return dump_json(json);
+    std::string out;
+    ObjectText json(out);
+    json.add(head_json(head, chunk_name_));
+    json.value("choices") += '[';
+    append_entry(out, choice, prompt_ids);
+    out += ']';
+    if (options_.include_usage) json.add(Json{{"usage", nullptr}});
+    json.close();
+    return out;
   }
 
   std::string body(const AnswerHead& head, const std::vector<const ChoiceAnswer*>& choices,
                    const std::vector<std::vector<int32_t>>& prompts, const Usage& usage) const override {
-    Json json = head_json(head, "text_completion");
-    json["choices"] = Json::array();
-    for (const ChoiceAnswer* choice : choices) {
-      json["choices"].push_back(
-          entry(*choice, options_.return_token_ids ? &prompts[choice->prompt] : nullptr));
-    }
-    json["usage"] = usage_json(usage);
-    return dump_json(json);
+    std::string out;
+    reserve_text(out, choices);
+    ObjectText json(out);
+    json.add(head_json(head, whole_name_));
+    append_list(json.value("choices"), choices, [&](const ChoiceAnswer* choice) {
+      append_entry(out, *choice, options_.return_token_ids ? &prompts[choice->prompt] : nullptr);
+      return true;
+    });
+    json.add(Json{{"usage", usage_json(usage)}});
+    json.close();
+    return out;
   }
 
  private:
-  Json entry(const ChoiceAnswer& choice, const std::vector<int32_t>* prompt_ids) const {
-    Json json{{"index", choice.index}, {"text", choice.part.content}};
-    json["logprobs"] = logprobs(choice);
-    json["finish_reason"] = choice.finish_reason.empty() ? Json(nullptr) : Json(choice.finish_reason);
-    if (options_.return_token_ids) json["token_ids"] = token_ids_json(choice.part.tokens);
-    if (prompt_ids != nullptr) json["prompt_token_ids"] = *prompt_ids;
+  void append_entry(std::string& out, const ChoiceAnswer& choice, const std::vector<int32_t>* prompt_ids) const {
+    const Json more = prompt_ids != nullptr ? Json{{"prompt_token_ids", *prompt_ids}} : Json::object();
+    append_choice(out, choice, Json{{"index", choice.index}, {"text", choice.part.content}}, more);
+  }
+
+  void append_logprobs(std::string& out, const ChoiceAnswer& choice) const override {
+    if (!options_.logprobs) {
+      out += "null";
+      return;
+    }
+    ObjectText json(out);
+    const auto add_list = [&](const char* name, const auto& json_of) {
+      append_list(json.value(name), choice.part.tokens, [&](const AnswerToken& token) {
+        if (token.event.logprobs) out += dump_json(json_of(token));
+        return token.event.logprobs.has_value();
+      });
+    };
+    add_list("tokens", [&](const AnswerToken& t) -> Json {
+      return std::string(tokenizer_.token_bytes(t.event.token));
+    });
+    add_list("token_logprobs", [](const AnswerToken& t) -> Json { return finite(t.event.logprobs->sampled); });
+    add_list("top_logprobs", [&](const AnswerToken& t) { return alternatives(t.event); });
+    add_list("text_offset", [](const AnswerToken& t) -> Json { return t.text_offset; });
+    json.close();
+  }
+
+  // The likeliest tokens, and the sampled one if it is none of them. Of two that read alike the likelier stays.
+  Json alternatives(const TokenEvent& event) const {
+    Json json = Json::object();
+    const auto add = [&](int32_t id, float logprob) {
+      json.emplace(replace_invalid_utf8(tokenizer_.token_bytes(id)), finite(logprob));
+    };
+    for (const auto& [id, logprob] : event.logprobs->top) add(id, logprob);
+    add(event.token, event.logprobs->sampled);
     return json;
   }
-
-  Json logprobs(const ChoiceAnswer& choice) const {
-    if (!options_.logprobs) return nullptr;
-    Json tokens = Json::array(), values = Json::array(), top = Json::array(), offsets = Json::array();
-    for (const auto& [event, offset, part] : choice.part.tokens) {
-      if (!event.logprobs) continue;
-      tokens.push_back(std::string(tokenizer_.token_bytes(event.token)));
-      values.push_back(finite(event.logprobs->sampled));
-      // The likeliest tokens, and the sampled one if it is none of them. Of two that read alike the likelier
-      // stays.
-      Json alternatives = Json::object();
-      const auto add = [&](int32_t id, float logprob) {
-        alternatives.emplace(replace_invalid_utf8(tokenizer_.token_bytes(id)), finite(logprob));
-      };
-      for (const auto& [id, logprob] : event.logprobs->top) add(id, logprob);
-      add(event.token, event.logprobs->sampled);
-      top.push_back(std::move(alternatives));
-      offsets.push_back(offset);
-    }
-    return Json{{"tokens", std::move(tokens)},
-                {"token_logprobs", std::move(values)},
-                {"top_logprobs", std::move(top)},
-                {"text_offset", std::move(offsets)}};
-  }
-
-  const Tokenizer& tokenizer_;
-  const AnswerFormatOptions options_;
 };
 
 }  // namespace

@@ -53,6 +53,10 @@ struct ChoiceAnswer {
   int64_t reasoning_tokens = 0;
 };
 
+// What is counted for each value of an answer while it is held, with its share of the text: a token, and each
+// log-probability with the token it belongs to.
+inline constexpr int64_t kAnswerBytesPerValue = 128;
+
 class AnswerFormat {
  public:
   virtual ~AnswerFormat() = default;

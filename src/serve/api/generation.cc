@@ -33,6 +33,17 @@ ApiError context_length_error(const ApiContext& context, const GenerationPlan& p
   return error;
 }
 
+std::optional<ApiError> check_answer_bytes(const ApiContext& context, const GenerationPlan& plan) {
+  const GenerationOptions& options = plan.options;
+  const int32_t tokens_max = answer_tokens_max(context.limits, options, plan.prompts.size());
+  if (options.max_tokens.value_or(1) <= tokens_max) return std::nullopt;
+  return bad_request("max_tokens",
+                     "max_tokens: {} tokens of {} prompts with n = {} and {} log-probabilities each are more than an "
+                     "answer may hold ({} bytes); at most {} tokens",
+                     *options.max_tokens, plan.prompts.size(), options.num_choices,
+                     options.sampling.num_logprobs + 1, context.limits.answer_bytes_max, tokens_max);
+}
+
 std::optional<ApiError> check_context(const ApiContext& context, const GenerationPlan& plan) {
   // More than the engine ever holds would be refused as "full, try again" for ever.
   const EngineOptions& engine = context.engine.options();
@@ -49,7 +60,7 @@ std::optional<ApiError> check_context(const ApiContext& context, const Generatio
       return context_length_error(context, plan, prompt.size());
     }
   }
-  return std::nullopt;
+  return check_answer_bytes(context, plan);
 }
 
 // As OpenAI and DeepSeek name them.
@@ -144,8 +155,9 @@ bool Generation::submit_all() {
     GenerationRequest request;
     request.prompt = prompt;
     request.sampling = options.sampling;
-    request.max_new_tokens =
-        options.max_tokens.value_or(context_.limits.context_max - static_cast<int32_t>(prompt.size()));
+    request.max_new_tokens = options.max_tokens.value_or(
+        std::min(context_.limits.context_max - static_cast<int32_t>(prompt.size()),
+                 answer_tokens_max(context_.limits, options, plan_.prompts.size())));
     request.stop_token_ids = options.stop_token_ids;
     request.ignore_eos = options.ignore_eos;
     request.tenant = plan_.tenant;

@@ -71,11 +71,11 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   void respond(HttpResponse response) override {
     std::string bytes = head(response.status, response.content_type, response.headers,
                              fmt::format("Content-Length: {}\r\n", response.body.size()));
-    if (request_.method != "HEAD") bytes += response.body;
-    on_socket_thread([this, bytes = std::move(bytes)]() mutable {
+    if (request_.method == "HEAD") response.body.clear();
+    on_socket_thread([this, bytes = std::move(bytes), body = std::move(response.body)]() mutable {
       if (answered_) return;
       answered_ = finished_ = true;
-      connection_->send(std::move(bytes));
+      connection_->send(std::move(bytes), std::move(body));
       connection_->finish_answer(keep_alive_);
     });
   }
@@ -372,10 +372,11 @@ void Connection::probe_client() {
   if (exchange_ && !answer_done_) exchange_->probe();
 }
 
-void Connection::send(std::string bytes) {
+void Connection::send(std::string bytes, std::string more) {
   if (closed_) return;
-  unsent_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+  unsent_bytes.fetch_add(bytes.size() + more.size(), std::memory_order_relaxed);
   outgoing_.push_back(std::move(bytes));
+  if (!more.empty()) outgoing_.push_back(std::move(more));
   if (unsent_bytes.load(std::memory_order_relaxed) > owner_.options().unsent_bytes_max &&
       exchange_ != nullptr && write_in_flight_) {
     return close();

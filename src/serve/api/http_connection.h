@@ -66,7 +66,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void close();
 
   // From the exchange, on the socket thread.
-  void send(std::string bytes);
+  void send(std::string bytes, std::string more = {});
   void finish_answer(bool keep_alive);
 
   std::atomic<size_t> unsent_bytes{0};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "serve/api/answer_format.h"
 #include "serve/api/json.h"
 
 namespace fathom::serve {
@@ -395,6 +396,14 @@ void read_prompt(ObjectReader& reader, const RequestLimits& limits, std::vector<
 }
 
 }  // namespace
+
+int32_t answer_tokens_max(const RequestLimits& limits, const GenerationOptions& options, size_t num_prompts) {
+  // The token, and of log-probabilities the sampled one's and the likeliest ones'.
+  const int64_t values_per_token = 2 + int64_t{options.sampling.num_logprobs};
+  const auto num_choices = static_cast<int64_t>(num_prompts) * options.num_choices;
+  const int64_t tokens = limits.answer_bytes_max / (num_choices * values_per_token * kAnswerBytesPerValue);
+  return static_cast<int32_t>(std::clamp<int64_t>(tokens, 1, INT32_MAX));
+}
 
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestLimits& limits) {
   auto json = parse_json_object(body);

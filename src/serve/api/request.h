@@ -27,6 +27,7 @@ struct RequestLimits {
   int32_t logit_bias_max = 1024;  // entries
   int32_t top_logprobs_max = 20;
   int32_t messages_max = 4096;
+  int64_t answer_bytes_max = 256 << 20;  // all choices of one request, see answer_tokens_max
 };
 
 // What both generation endpoints share.
@@ -73,6 +74,11 @@ struct DetokenizeRequest {
   std::string model;
   std::vector<int32_t> tokens;
 };
+
+// How many tokens each of so many choices may have within answer_bytes_max, at least 1: an answer is held until it
+// is complete or, streamed, until the client has taken it, with kAnswerBytesPerValue for each token and for each
+// log-probability.
+int32_t answer_tokens_max(const RequestLimits& limits, const GenerationOptions& options, size_t num_prompts);
 
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestLimits& limits);
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const RequestLimits& limits);

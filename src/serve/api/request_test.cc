@@ -294,5 +294,18 @@ TEST(ApiKeys, without_a_file_everyone_is_anonymous) {
   EXPECT_FALSE(ApiKeys::load("/does/not/exist").ok());
 }
 
+TEST(Request, an_answer_s_bytes_limit_its_tokens) {
+  const RequestLimits limits{.answer_bytes_max = 1 << 20};
+  GenerationOptions options;
+  EXPECT_EQ(answer_tokens_max(limits, options, 1), 8192);
+  options.num_choices = 4;
+  EXPECT_EQ(answer_tokens_max(limits, options, 2), 1024);
+  options.sampling.num_logprobs = 0;
+  EXPECT_EQ(answer_tokens_max(limits, options, 2), 512);
+  options.sampling.num_logprobs = 20;
+  EXPECT_EQ(answer_tokens_max(limits, options, 2), 46);
+  EXPECT_EQ(answer_tokens_max(limits, options, 1 << 20), 1) << "an answer of one token is always allowed";
+}
+
 }  // namespace
 }  // namespace fathom::serve
