@@ -222,3 +222,24 @@ def test_pipelined_and_kept_alive_requests(server):
     get = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
     reply = raw_exchange(server.port, body + get + body + b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert reply.count(b"HTTP/1.1 200 OK") == 4
+
+
+def test_sigterm_answers_a_request_that_is_still_coming_in():
+    server = Server("--drain-timeout", "30")
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n".encode()
+    socks = [socket.create_connection(("127.0.0.1", server.port), timeout=10 * SLOWER) for _ in range(3)]
+    for sock, data in zip(socks, (head + b'\r\n{"messages"', head, b"")):
+        sock.sendall(data)
+    server.wait_until(10, lambda: server.get("/health").status == 200)  # the bytes have arrived by then
+    time.sleep(0.2)
+    start = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    for sock in socks[:2]:
+        answer = b""
+        while chunk := sock.recv(65536):
+            answer += chunk
+        assert answer.startswith(b"HTTP/1.1 503") and b'"shutting_down"' in answer and b"Retry-After" in answer
+        sock.close()
+    assert socks[2].recv(100) == b"", "nothing was asked, so nothing is answered"
+    assert server.process.wait(10 * SLOWER) == 0
+    assert time.monotonic() - start < 3 * SLOWER

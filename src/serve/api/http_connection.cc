@@ -198,6 +198,12 @@ void Connection::start() {
   read_request(owner_.options().header_timeout_max);
 }
 
+void Connection::end_input() {
+  if (exchange_ != nullptr || failed_) return;
+  if (!reading_request_) return close();
+  refuse(503, "the server is shutting down", "shutting_down");
+}
+
 void Connection::arm(asio::steady_timer& timer, std::chrono::milliseconds after,
                      void (Connection::*expired)()) {
   timer.expires_after(after);

@@ -62,7 +62,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
       : owner_(owner), socket_(std::move(socket)), deadline_(owner.io()), write_deadline_(owner.io()) {}
 
   void start();
-  bool idle() const { return exchange_ == nullptr && !reading_request_; }
+  // No further request: a request that is still coming in is refused, an answer in the making goes out.
+  void end_input();
   void close();
 
   // From the exchange, on the socket thread.

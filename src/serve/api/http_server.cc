@@ -145,7 +145,7 @@ void ServerImpl::stop_accepting() {
     acceptor_.close(ignored);
     const std::vector<std::shared_ptr<Connection>> open(connections_.begin(), connections_.end());
     for (const auto& connection : open) {
-      if (connection->idle()) connection->close();
+      connection->end_input();
     }
   });
 }
