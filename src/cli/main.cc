@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <sstream>
 #include <system_error>
@@ -66,6 +67,9 @@ int run_to_the_end(int argc, char** argv, int& output_error) {
     return no_thread ? 2 : 1;
   } catch (const std::bad_alloc&) {
     report("", "out of memory");
+    return 2;
+  } catch (const std::exception& error) {
+    report("", error.what());
     return 2;
   }
 }

@@ -6,9 +6,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
-
-#include "base/check.h"
 
 namespace fathom {
 namespace {
@@ -19,19 +18,20 @@ std::atomic<int64_t> live_bytes_of_all{0};
 
 AlignedBuffer::AlignedBuffer(size_t size_bytes) : size_bytes_(size_bytes) {
   if (size_bytes == 0) return;
-  live_bytes_of_all.fetch_add(static_cast<int64_t>(size_bytes), std::memory_order_relaxed);
   if (size_bytes < kHugePageBytes) {
     const size_t rounded = align_up(size_bytes, kBufferAlignmentBytes);
     data_ = static_cast<std::byte*>(std::aligned_alloc(kBufferAlignmentBytes, rounded));
-    CHECK_MSG(data_ != nullptr, "out of memory");
+    if (data_ == nullptr) throw std::bad_alloc();
     std::memset(data_, 0, rounded);
+    live_bytes_of_all.fetch_add(static_cast<int64_t>(size_bytes), std::memory_order_relaxed);
     return;
   }
   // One huge page more than needed, so that an aligned start always fits.
   mapping_bytes_ = align_up(size_bytes, kHugePageBytes) + kHugePageBytes;
   mapping_ = mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  CHECK_MSG(mapping_ != MAP_FAILED, "out of address space");
+  if (mapping_ == MAP_FAILED) throw std::bad_alloc();
+  live_bytes_of_all.fetch_add(static_cast<int64_t>(size_bytes), std::memory_order_relaxed);
   data_ = reinterpret_cast<std::byte*>(align_up(reinterpret_cast<uintptr_t>(mapping_), kHugePageBytes));
   // Only advice: without huge pages everything works, slower.
   madvise(data_, align_up(size_bytes, kHugePageBytes), MADV_HUGEPAGE);

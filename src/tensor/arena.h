@@ -1,5 +1,5 @@
 // Memory for weights, KV and activations: 64-byte aligned, zeroed, on huge pages where the kernel gives them.
-// Everything is allocated at start, from declared maxima; running out later is a bug, not a condition.
+// Everything is allocated at start, from declared maxima.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ constexpr size_t align_up(size_t bytes, size_t unit) { return (bytes + unit - 1)
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  explicit AlignedBuffer(size_t size_bytes);
+  explicit AlignedBuffer(size_t size_bytes);  // std::bad_alloc, as from new, when the system has no room for it
   ~AlignedBuffer();
   AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {

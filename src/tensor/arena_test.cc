@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,12 @@ TEST(AlignedBuffer, is_aligned_and_zeroed_at_every_size) {
     buffer.data()[size - 1] = std::byte{1};
   }
   EXPECT_EQ(AlignedBuffer(0).data(), nullptr);
+}
+
+TEST(AlignedBuffer, what_no_system_has_room_for_is_no_crash) {
+  const int64_t before = AlignedBuffer::live_bytes();
+  EXPECT_THROW(AlignedBuffer(size_t{1} << 60), std::bad_alloc);
+  EXPECT_EQ(AlignedBuffer::live_bytes(), before);
 }
 
 TEST(AlignedBuffer, moves_its_memory) {

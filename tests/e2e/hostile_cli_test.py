@@ -84,6 +84,18 @@ def test_threads_that_cannot_be_made_are_one_line(args, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.skipif(SLOWER > 1, reason="a sanitizer reserves the address space of its shadow")
+@pytest.mark.parametrize("kib", [130_000, 150_000, 170_000])
+def test_an_address_space_too_small_is_one_line(kib):
+    result = fathom("serve", "--port", "0", "--kv-memory", "64M", prefix=("prlimit", f"--as={kib * 1024}", "--"))
+    assert_one_line(result, 2, "memory")
+
+
+def test_descriptors_that_cannot_be_had_are_one_line():
+    result = fathom("serve", "--port", "0", prefix=("prlimit", "--nofile=4", "--"))
+    assert_one_line(result, 2, "cannot start the HTTP server", "Too many open files")
+
+
 def test_sizes_are_read_with_their_units(tmp_path):
     for text in ("8M", "8m", "8MiB", "8mb", "8192K", "8388608"):
         assert_one_line(fathom(*refused_host("--kv-memory", text)), 2, "nohost: not an IP address")

@@ -2,6 +2,7 @@
 #include "serve/api/generation.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/log.h"
 #include "base/rng.h"
@@ -116,7 +117,10 @@ Generation::Generation(ApiContext& context, std::shared_ptr<HttpExchange> http, 
       ticket_(std::move(ticket)),
       last_sent_(context.clock.now()) {}
 
-Generation::~Generation() { context_.open_generations.remove(*this); }
+Generation::~Generation() {
+  if (!done_) cancel_all();  // out of memory half-way
+  context_.open_generations.remove(*this);
+}
 
 void Generation::start(ApiContext& context, std::shared_ptr<HttpExchange> http, std::string key,
                        GenerationPlan plan) {
@@ -195,7 +199,13 @@ void Generation::on_arrival(Arrival arrival) {
     if (scheduled_) return;
     scheduled_ = true;
   }
-  context_.http->post([self = shared_from_this()] { self->process_inbox(); });
+  context_.http->post([self = shared_from_this()] {
+    try {
+      self->process_inbox();
+    } catch (const std::bad_alloc&) {
+      self->end(api_error_from(Status(StatusCode::kResourceExhausted, "the server has no memory for this answer")));
+    }
+  });
 }
 
 void Generation::process_inbox() {
@@ -320,16 +330,22 @@ void Generation::finish_if_complete() {
   const bool complete =
       std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.closed && c.released; });
   if (!complete) return;
-  done_ = true;
-  ticket_.reset();  // before the client can know that its answer is complete, and send its next request
+  std::string last;
   if (plan_.options.stream) {
-    if (plan_.options.include_usage) http_->write(sse(plan_.format->usage_chunk(head_, usage())));
-    http_->write(sse("[DONE]"));
-    http_->finish();
+    if (plan_.options.include_usage) last = sse(plan_.format->usage_chunk(head_, usage()));
+    last += sse("[DONE]");
   } else {
     std::vector<const ChoiceAnswer*> answers;
     for (const Choice& choice : choices_) answers.push_back(&choice.answer);
-    http_->respond({.body = plan_.format->body(head_, answers, plan_.prompts, usage())});
+    last = plan_.format->body(head_, answers, plan_.prompts, usage());
+  }
+  done_ = true;
+  ticket_.reset();  // before the client can know that its answer is complete, and send its next request
+  if (plan_.options.stream) {
+    http_->write(std::move(last));
+    http_->finish();
+  } else {
+    http_->respond({.body = std::move(last)});
   }
 }
 

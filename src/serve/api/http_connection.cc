@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
+#include <new>
 
 #include "serve/api/http_head.h"
 #include "serve/api/http_target.h"
@@ -271,7 +272,11 @@ void Connection::on_read(error_code error, size_t num_bytes) {
   }
   if (error) return close();
   buffer_.commit(num_bytes);
-  advance();
+  try {
+    advance();
+  } catch (const std::bad_alloc&) {
+    close();  // no memory for this body; the others go on
+  }
 }
 
 void Connection::input_ended() {

@@ -3,6 +3,9 @@
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <boost/system/system_error.hpp>
+#include <cstdio>
+#include <new>
 #include <set>
 #include <thread>
 
@@ -15,6 +18,25 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
+
+// Whether `fn` ran to its end. One request that takes more memory than there is must not end the process.
+template <typename Fn>
+bool has_memory_for(const Fn& fn) {
+  try {
+    fn();
+    return true;
+  } catch (const std::bad_alloc&) {
+    std::fputs("out of memory: a request is given up\n", stderr);  // the log would need some
+    return false;
+  }
+}
+
+HttpResponse out_of_memory() {
+  return {.status = 503,
+          .body = R"({"error":{"message":"the server has no memory for this request",)"
+                  R"("type":"server_error","param":null,"code":"overloaded"}})",
+          .headers = {{"Retry-After", "1"}}};
+}
 
 class ServerImpl final : public HttpServer, public ConnectionOwner {
  public:
@@ -37,7 +59,8 @@ class ServerImpl final : public HttpServer, public ConnectionOwner {
   void handle(std::shared_ptr<HttpExchange> exchange) override {
     asio::thread_pool& threads = exchange->request().body.empty() ? outputs_ : workers_;
     run_on(threads, [this, exchange = std::move(exchange)] {
-      if (!exchange->gone()) handler_(exchange);
+      if (exchange->gone()) return;
+      if (!has_memory_for([&] { handler_(exchange); })) exchange->respond(out_of_memory());
     });
   }
   void remove(const std::shared_ptr<Connection>& connection) override;
@@ -48,7 +71,7 @@ class ServerImpl final : public HttpServer, public ConnectionOwner {
   template <typename Fn>
   void run_on(asio::thread_pool& threads, Fn fn) {
     asio::post(threads, [this, fn = std::move(fn)] {
-      if (!ending_.load(std::memory_order_relaxed)) fn();
+      if (!ending_.load(std::memory_order_relaxed)) has_memory_for(fn);
     });
   }
   void accept_next();
@@ -98,7 +121,9 @@ Status ServerImpl::listen(HttpHandler handler, HttpHeadCheck refuse_head) {
   accept_next();
   thread_ = std::thread([this] {
     auto guard = asio::make_work_guard(io_);
-    io_.run();
+    // A handler that ran out of memory leaves its connection to its deadline; the others go on.
+    while (!has_memory_for([this] { io_.run(); })) {
+    }
   });
   return ok_status();
 }
@@ -176,9 +201,13 @@ std::string_view HttpRequest::header(std::string_view lower_name) const {
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::bind(const HttpOptions& options, int worker_threads) {
-  auto server = std::make_unique<ServerImpl>(options, worker_threads);
-  RETURN_IF_ERROR(server->bind());
-  return std::unique_ptr<HttpServer>(std::move(server));
+  try {
+    auto server = std::make_unique<ServerImpl>(options, worker_threads);
+    RETURN_IF_ERROR(server->bind());
+    return std::unique_ptr<HttpServer>(std::move(server));
+  } catch (const boost::system::system_error& error) {  // no thread, no descriptor
+    return make_status(StatusCode::kUnavailable, "cannot start the HTTP server: {}", error.what());
+  }
 }
 
 }  // namespace fathom::serve
