@@ -18,8 +18,17 @@ constexpr double kBf16Bytes = 2;
 constexpr double kV3Vocab = 129280, kV3Hidden = 7168;  // what a profile's heads_ms was taken on
 constexpr double kAllActiveCopies = 30;  // tokens per expert slot above which every slot has work
 
-// Peers inside the node need no RDMA: the share of an all-to-all that leaves it.
+// Of an all-to-all, what leaves the node and what goes between its GPUs; a rank alone sends nothing.
 double remote_share(const HardwareProfile& hw, double ep) { return std::max(0.0, 1 - hw.gpus_per_node / ep); }
+double local_share(const HardwareProfile& hw, double ep) { return ep > 1 ? 1 - remote_share(hw, ep) : 0; }
+
+// Both run at once.
+double transfer_us(const HardwareProfile& hw, double bytes, double ep, double gb_per_s,
+                   double local_gb_per_s) {
+  const double remote = remote_share(hw, ep) * bytes / (gb_per_s * kGiga);
+  const double local = local_share(hw, ep) * bytes / (local_gb_per_s * kGiga);
+  return kMicro * std::max(remote, local);
+}
 
 double narrow_n(const ModelShape& m) { return m.q_lora_rank + m.latent_dim(); }
 double q_dim(const ModelShape& m) { return m.heads * (m.qk_nope_head_dim + m.qk_rope_head_dim); }
@@ -71,13 +80,14 @@ double mla_decode_us(const HardwareProfile& hw, const ModelShape& model, double 
 }
 
 double dispatch_us(const HardwareProfile& hw, const ModelShape& model, double tokens, double ep) {
-  const double bytes = tokens * model.experts_per_token * hw.dispatch_bytes * remote_share(hw, ep);
-  return hw.dispatch_latency_us + kMicro * bytes / (hw.dispatch_gb_per_s * kGiga);
+  const double bytes = tokens * model.experts_per_token * hw.dispatch_bytes;
+  return hw.dispatch_latency_us +
+         transfer_us(hw, bytes, ep, hw.dispatch_gb_per_s, hw.dispatch_local_gb_per_s);
 }
 
 double combine_us(const HardwareProfile& hw, const ModelShape& model, double tokens, double ep) {
-  const double bytes = tokens * model.experts_per_token * hw.combine_bytes * remote_share(hw, ep);
-  return hw.combine_latency_us + kMicro * bytes / (hw.combine_gb_per_s * kGiga);
+  const double bytes = tokens * model.experts_per_token * hw.combine_bytes;
+  return hw.combine_latency_us + transfer_us(hw, bytes, ep, hw.combine_gb_per_s, hw.combine_local_gb_per_s);
 }
 
 DecodeStages decode_stages(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
@@ -99,10 +109,11 @@ DecodeStages decode_stages(const HardwareProfile& hw, const ModelShape& model, c
   const double per_slot = copies / groups * unit.expert_imbalance;
   s.mlp =
       ffn_us(hw, model, per_slot, model.moe_intermediate, groups, 1) / hw.gemm_expert_efficiency + hw.mlp_us;
-  s.dispatch = dispatch_us(hw, model, tokens_mean * unit.expert_imbalance, unit.ep);
-  s.combine = combine_us(hw, model, tokens_mean * unit.expert_imbalance, unit.ep);
   s.dispatch_sm = hw.dispatch_sm_us + hw.dispatch_sm_us_per_token * tokens_mean;
   s.combine_sm = hw.combine_sm_us + hw.combine_sm_us_per_token * tokens_mean;
+  // A transfer takes no less than its kernels.
+  s.dispatch = std::max(s.dispatch_sm, dispatch_us(hw, model, tokens_mean * unit.expert_imbalance, unit.ep));
+  s.combine = std::max(s.combine_sm, combine_us(hw, model, tokens_mean * unit.expert_imbalance, unit.ep));
   return s;
 }
 

@@ -69,6 +69,8 @@ void vary_compute(PlanInput& in, double f) {
 void vary_network(PlanInput& in, double f) {
   in.hw.dispatch_gb_per_s *= f;
   in.hw.combine_gb_per_s *= f;
+  in.hw.dispatch_local_gb_per_s *= f;
+  in.hw.combine_local_gb_per_s *= f;
   in.hw.prefill_dispatch_gb_per_s *= f;
   in.hw.prefill_combine_gb_per_s *= f;
 }

@@ -173,7 +173,10 @@ TEST(Moves, EveryInputReachesTheModel) {
   wired.hw.dispatch_gb_per_s *= 10;
   wired.hw.mla_hbm_tb_per_s /= 4;
   wired.hw.bmm_peak_tflops /= 10;
-  for (const PlanInput& in : {starved, full, wired}) movers.merge(move(in, spreads).movers());
+  PlanInput one_node = published_layout();  // decode that never leaves a node
+  one_node.hw = test_profile("h200");
+  one_node.decode_nodes = 1;
+  for (const PlanInput& in : {starved, full, wired, one_node}) movers.merge(move(in, spreads).movers());
   movers.merge(move(at_the_gain_of_a_slot(spreads), spreads).movers());
   for (const Sensitivity& s : published().all) EXPECT_EQ(movers.count(s.input), 1u) << s.input;
 }

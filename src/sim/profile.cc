@@ -56,6 +56,8 @@ constexpr Field kFields[] = {
     {"decode_all_to_all.combine_latency_us", &P::combine_latency_us, 0, kHuge},
     {"decode_all_to_all.combine_bytes", &P::combine_bytes, 0, kHuge},
     {"decode_all_to_all.combine_gb_per_s", &P::combine_gb_per_s, 1e-6, kHuge},
+    {"decode_all_to_all.dispatch_local_gb_per_s", &P::dispatch_local_gb_per_s, 1e-6, kHuge},
+    {"decode_all_to_all.combine_local_gb_per_s", &P::combine_local_gb_per_s, 1e-6, kHuge},
     {"decode_all_to_all.dispatch_sm_us", &P::dispatch_sm_us, 0, kHuge},
     {"decode_all_to_all.dispatch_sm_us_per_token", &P::dispatch_sm_us_per_token, 0, kHuge},
     {"decode_all_to_all.combine_sm_us", &P::combine_sm_us, 0, kHuge},

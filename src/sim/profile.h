@@ -33,6 +33,7 @@ struct HardwareProfile {
   // [decode_all_to_all]
   double dispatch_latency_us, dispatch_bytes, dispatch_gb_per_s;
   double combine_latency_us, combine_bytes, combine_gb_per_s;
+  double dispatch_local_gb_per_s, combine_local_gb_per_s;
   double dispatch_sm_us, dispatch_sm_us_per_token, combine_sm_us, combine_sm_us_per_token;
   // [prefill]
   double prefill_attention_tflops, prefill_sm_share, prefill_in_situ, prefill_bubble;
