@@ -17,17 +17,28 @@ constexpr float kHiddenScore = -1e30f;
 // 2^floor(x) · p(x - floor(x)). Far below, scalef gives 0.
 constexpr float kExp2RoughP[4] = {0.9999251961708069f, 0.6958335638046265f, 0.22606715559959412f,
                                   0.07802452147006989f};
-FATHOM_INLINE __m512 exp2_rough(__m512 x) {
-  const __m512 r = _mm512_sub_ps(x, _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
-  __m512 p = _mm512_set1_ps(kExp2RoughP[3]);
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2RoughP[2]));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2RoughP[1]));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2RoughP[0]));
-  return _mm512_scalef_ps(p, x);
+// Several at a time, step by step: one after the other they would fill the queue with what waits.
+template <int kCount>
+FATHOM_INLINE void exp2_rough(__m512 (&x)[kCount]) {
+  __m512 r[kCount], p[kCount];
+  FATHOM_UNROLL
+  for (int i = 0; i < kCount; ++i)
+    r[i] = _mm512_roundscale_ps(x[i], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  FATHOM_UNROLL
+  for (int i = 0; i < kCount; ++i) r[i] = _mm512_sub_ps(x[i], r[i]);
+  FATHOM_UNROLL
+  for (int i = 0; i < kCount; ++i)
+    p[i] = _mm512_fmadd_ps(_mm512_set1_ps(kExp2RoughP[3]), r[i], _mm512_set1_ps(kExp2RoughP[2]));
+  FATHOM_UNROLL
+  for (int i = 0; i < kCount; ++i) p[i] = _mm512_fmadd_ps(p[i], r[i], _mm512_set1_ps(kExp2RoughP[1]));
+  FATHOM_UNROLL
+  for (int i = 0; i < kCount; ++i) p[i] = _mm512_fmadd_ps(p[i], r[i], _mm512_set1_ps(kExp2RoughP[0]));
+  FATHOM_UNROLL
+  for (int i = 0; i < kCount; ++i) x[i] = _mm512_scalef_ps(p[i], x[i]);
 }
 
-// Words first, 32 + first, first + 1, …: the order in which _mm512_permutex2var_epi16 makes pairs of two rows'
-// 16 words from `first` on.
+// Words first, 32 + first, first + 1, …: the order in which _mm512_permutex2var_epi16 makes pairs of two
+// rows' 16 words from `first` on.
 FATHOM_INLINE __m512i pair_order(int first) {
   const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
                                        38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -69,8 +80,8 @@ FATHOM_INLINE void softmax_pairs(const ScoreTile& tile, float* highest, float* s
   const __m512 fall = _mm512_mul_ps(_mm512_sub_ps(before, top), factor);
   const __m512 left = simd_exp<Avx512>(_mm512_mul_ps(fall, _mm512_set1_ps(kLn2)));
   const __m512 offset = _mm512_mul_ps(top, factor);
-  const auto probability = [&](int64_t t) { return exp2_rough(_mm512_fmsub_ps(score(t), factor, offset)); };
-  const __m512i order = _mm512_sub_epi16(pair_order(0), _mm512_set1_epi32(16 << 16));  // of one register's halves
+  const __m512i order =
+      _mm512_sub_epi16(pair_order(0), _mm512_set1_epi32(16 << 16));  // one register's halves
   const auto ones = (__m512bh)_mm512_set1_epi16(0x3f80);
   __m512 total = _mm512_mul_ps(_mm512_loadu_ps(sum), left);
   const auto put = [&](int64_t pair, __m512 even, __m512 odd) {
@@ -78,8 +89,20 @@ FATHOM_INLINE void softmax_pairs(const ScoreTile& tile, float* highest, float* s
     _mm512_store_si512(tile.p + pair * tile.p_stride, both);
     total = _mm512_dpbf16_ps(total, (__m512bh)both, ones);
   };
-  for (int64_t pair = 0; pair < pairs; ++pair) put(pair, probability(2 * pair), probability(2 * pair + 1));
-  if (tile.count % 2 == 1) put(pairs, probability(tile.count - 1), _mm512_setzero_ps());
+  const auto exponent = [&](int64_t t) { return _mm512_fmsub_ps(score(t), factor, offset); };
+  int64_t t = 0;
+  for (; t + 4 <= tile.count; t += 4) {
+    __m512 x[4] = {exponent(t), exponent(t + 1), exponent(t + 2), exponent(t + 3)};
+    exp2_rough<4>(x);
+    put(t / 2, x[0], x[1]);
+    put(t / 2 + 1, x[2], x[3]);
+  }
+  for (; t < tile.count; t += 2) {
+    const bool both = t + 1 < tile.count;
+    __m512 x[2] = {exponent(t), exponent(both ? t + 1 : t)};
+    exp2_rough<2>(x);
+    put(t / 2, x[0], both ? x[1] : _mm512_setzero_ps());
+  }
   _mm512_storeu_ps(highest, top);
   _mm512_storeu_ps(fade, left);
   _mm512_storeu_ps(sum, total);
