@@ -33,6 +33,18 @@ int64_t chunk_within(const PrefillQueued& prompt, const PrefillCost& cost, int64
   return std::max<int64_t>(0, (prompt.done_tokens + most) / align * align - prompt.done_tokens);
 }
 
+// Every prompt to its end: what most forwards of a fleet below its capacity are.
+RankLoad all_of(std::span<const PrefillQueued> prompts, const PrefillCost& cost,
+                std::vector<PrefillChunk>& chunks) {
+  RankLoad used;
+  for (int32_t i = 0; i < static_cast<int32_t>(prompts.size()); ++i) {
+    const auto& [done, left] = prompts[i];
+    chunks.push_back({i, left});
+    used += {1, left, cost.cost_ns(left, done)};
+  }
+  return used;
+}
+
 }  // namespace
 
 RankLoad cut_forward(std::span<const PrefillQueued> prompts, const PrefillCost& cost,
@@ -41,6 +53,9 @@ RankLoad cut_forward(std::span<const PrefillQueued> prompts, const PrefillCost& 
   CHECK(budget.cost_ns > 0 && align > 0 && budget.tokens_max >= align);
   chunks.clear();
   if (prompts.empty()) return {};
+  RankLoad used = all_of(prompts, cost, chunks);
+  if (used.cost <= budget.cost_ns && used.tokens <= budget.tokens_max) return used;
+  chunks.clear();
   const PrefillQueued& oldest = prompts[0];
   const int64_t first_block = std::min(oldest.left_tokens, align - oldest.done_tokens % align);
   const int64_t half =
@@ -48,12 +63,11 @@ RankLoad cut_forward(std::span<const PrefillQueued> prompts, const PrefillCost& 
   chunks.push_back({0, std::max(first_block, half)});
   int64_t cost_left = budget.cost_ns - cost.cost_ns(chunks[0].tokens, oldest.done_tokens);
   int64_t tokens_left = budget.tokens_max - chunks[0].tokens;
-  for (int32_t i = 1; i < static_cast<int32_t>(prompts.size()); ++i) chunks.push_back({i, 0});
-  const auto work_left = [&](const PrefillChunk& chunk) {
-    return cost.cost_ns(prompts[chunk.prompt].left_tokens, prompts[chunk.prompt].done_tokens);
-  };
-  std::sort(chunks.begin() + 1, chunks.end(), [&](const PrefillChunk& a, const PrefillChunk& b) {
-    return std::pair(work_left(a), a.prompt) < std::pair(work_left(b), b.prompt);
+  // First each one's work in place of its tokens, to sort by.
+  for (int32_t i = 1; i < static_cast<int32_t>(prompts.size()); ++i)
+    chunks.push_back({i, cost.cost_ns(prompts[i].left_tokens, prompts[i].done_tokens)});
+  std::sort(chunks.begin() + 1, chunks.end(), [](const PrefillChunk& a, const PrefillChunk& b) {
+    return std::pair(a.tokens, a.prompt) < std::pair(b.tokens, b.prompt);
   });
   for (PrefillChunk& chunk : std::span(chunks).subspan(1)) {
     const PrefillQueued& prompt = prompts[chunk.prompt];
@@ -66,7 +80,7 @@ RankLoad cut_forward(std::span<const PrefillQueued> prompts, const PrefillCost& 
   std::erase_if(chunks, [](const PrefillChunk& chunk) { return chunk.tokens == 0; });
   std::sort(chunks.begin(), chunks.end(),
             [](const PrefillChunk& a, const PrefillChunk& b) { return a.prompt < b.prompt; });
-  RankLoad used;
+  used = {};
   for (const auto& [prompt, tokens] : chunks)
     used += {1, tokens, cost.cost_ns(tokens, prompts[prompt].done_tokens)};
   return used;

@@ -157,11 +157,13 @@ OverlapTimeline evaluate_overlap(const OverlapTable& table, std::span<const Over
 SteadyLayer steady_layer(const OverlapTable& table, std::span<const OverlapStageTimes> times) {
   const int num_ops = static_cast<int>(table.ops.size());
   CHECK(static_cast<int>(times.size()) == table.num_micro_batches && num_ops <= kOverlapOpsMax);
-  // A period depends on the one before only, and settles within a few; the mean of the last ones is the
-  // steady state even where it alternates.
+  // A period depends on the one before only: once all ends have moved by the same time, they do so for ever.
+  // That takes a few periods; where it alternates, the mean of the last ones is the steady state.
   constexpr int kSettle = 8, kMeasure = 4;
+  constexpr double kSame_us = 1e-7;
   double duration_us[kOverlapOpsMax], end_us[2][kOverlapOpsMax] = {}, stream_us[2] = {0, 0}, settled_us = 0;
   double busy_us = 0;  // of the compute stream
+  SteadyLayer out;
   for (int i = 0; i < num_ops; ++i) {
     duration_us[i] = times[table.ops[i].micro_batch].duration_us(table.ops[i].stage, table.ops[i].part);
     if (table.ops[i].stream == kCompute) busy_us += duration_us[i];
@@ -178,9 +180,13 @@ SteadyLayer steady_layer(const OverlapTable& table, std::span<const OverlapStage
       now[i] = stream += duration_us[i];
     }
     if (period == kSettle - 1) settled_us = now[num_ops - 1];
+    out.layer_us = now[0] - last[0];
+    const auto moved = [&](int i) { return std::abs(now[i] - last[i] - out.layer_us) < kSame_us; };
+    bool same = period > 0;
+    for (int i = 0; same && i < num_ops; ++i) same = moved(i);
+    if (same) break;
+    out.layer_us = (now[num_ops - 1] - settled_us) / kMeasure;
   }
-  SteadyLayer out;
-  out.layer_us = (end_us[(kSettle + kMeasure - 1) & 1][num_ops - 1] - settled_us) / kMeasure;
   out.idle_us = std::max(0.0, out.layer_us - busy_us);
   out.table = &table;
   return out;
