@@ -180,19 +180,39 @@ void attend_absorbed_levels(const MlaContext& c, const AttentionWeights& w) {
 
 namespace {
 
-// One head's keys or values, [context, dim] in the storage's type: W · latent, a block of tokens at a time.
-const std::byte* expand_from_latent(const LatentBlocks& kv, int64_t context, const PackedWeight& w,
-                                    float* product, Scratch& scratch) {
-  std::byte* const out = scratch.take(dtype_bytes(kv.dtype, context * w.n));
+void prefetch_rows(const Activations& x) {
+  for (int64_t row = 0; row < x.rows; ++row) prefetch_row(x.row(row), x.k * act_element_bytes(x.format));
+}
+
+// Latents of up to a block of tokens from `first` on.
+Activations latent_rows(const LatentBlocks& kv, int64_t first, int64_t context) {
+  return {.format = core_format(kv.dtype),
+          .rows = std::min(kAttentionTile, context - first),
+          .k = kv.latent_dim,
+          .data = const_cast<void*>(kv.block[first / kAttentionTile]),
+          .row_stride_bytes = dtype_bytes(kv.dtype, kv.row_stride)};
+}
+
+// One head's keys and values, [context, dim] each in the storage's type: W · latent, a block of tokens at a
+// time for both, while its latents are in the cache.
+struct ExpandedHead {
+  std::byte* k;
+  std::byte* v;
+};
+ExpandedHead expand_from_latent(const LatentBlocks& kv, int64_t context, const PackedWeight& w_uk,
+                                const PackedWeight& w_uv, Scratch& scratch) {
+  float* const product = scratch.take_floats(kAttentionTile * std::max(w_uk.n, w_uv.n));
+  const ExpandedHead out{.k = scratch.take(dtype_bytes(kv.dtype, context * w_uk.n)),
+                         .v = scratch.take(dtype_bytes(kv.dtype, context * w_uv.n))};
   for (int64_t first = 0; first < context; first += kAttentionTile) {
-    const int64_t rows = std::min(kAttentionTile, context - first);
-    const Activations latent{.format = core_format(kv.dtype),
-                             .rows = rows,
-                             .k = kv.latent_dim,
-                             .data = const_cast<void*>(kv.block[first / kAttentionTile]),
-                             .row_stride_bytes = dtype_bytes(kv.dtype, kv.row_stride)};
-    linear(latent, w, {product, rows, w.n});
-    from_f32(product, rows * w.n, kv.dtype, out + dtype_bytes(kv.dtype, first * w.n));
+    const Activations latent = latent_rows(kv, first, context);
+    if (first + kAttentionTile < context) prefetch_rows(latent_rows(kv, first + kAttentionTile, context));
+    const auto expand = [&](const PackedWeight& w, std::byte* to) {
+      linear(latent, w, {product, latent.rows, w.n});
+      from_f32(product, latent.rows * w.n, kv.dtype, to + dtype_bytes(kv.dtype, first * w.n));
+    };
+    expand(w_uk, out.k);
+    expand(w_uv, out.v);
   }
   return out;
 }
@@ -201,11 +221,12 @@ void attend_one_head(const MlaContext& c, const AttentionWeights& w, const Token
                      int64_t head, Scratch scratch) {
   const MlaShape& s = c.shape;
   const LatentBlocks kv = c.batch.latent_blocks(sequence);
-  float* const product = scratch.take_floats(kAttentionTile * std::max(s.nope, s.v));
-  const PerHeadKeys keys{.nope = expand_from_latent(kv, sequence.context(), w.w_uk[head], product, scratch),
+  const ExpandedHead expanded =
+      expand_from_latent(kv, sequence.context(), w.w_uk[head], w.w_uv[head], scratch);
+  const PerHeadKeys keys{.nope = expanded.k,
                          .nope_stride = s.nope,
                          .nope_dim = s.nope,
-                         .v = expand_from_latent(kv, sequence.context(), w.w_uv[head], product, scratch),
+                         .v = expanded.v,
                          .v_stride = s.v,
                          .v_dim = s.v};
   const int64_t begin = sequence.first_row, end = begin + sequence.num_rows;
