@@ -165,7 +165,8 @@ struct Int4Kernel {
     }
   }
 
-  // One group of 32: sums[r] += dot · scale.
+  // One group of 32: sums[r] += dot · scale. Rows are reached through few registers, as base[r / 3] +
+  // {0, 1, 2} · stride.
   template <int kRows>
   static FATHOM_INLINE void add_group(const MicroArgs& args, const std::byte* w, int64_t ahead,
                                       const std::byte* a, const int32_t* x_sums, __m512 (&sums)[kRows][2]) {
@@ -174,6 +175,9 @@ struct Int4Kernel {
     const __m512 scale1 = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(w + 32)));
     fetch<kLevel>(w + ahead);
     w += 64;
+    constexpr int kBases = (kRows + 2) / 3;
+    const std::byte* base[kBases];
+    for (int i = 0; i < kBases; ++i) base[i] = a + i * 3 * args.a_stride;
     Int32x16 dot[kRows][2];
     FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r)
@@ -190,7 +194,7 @@ struct Int4Kernel {
         const __m512i w1 = _mm512_and_si512(half == 0 ? raw1 : _mm512_srli_epi16(raw1, 4), nibble);
         FATHOM_UNROLL
         for (int r = 0; r < kRows; ++r) {
-          const __m512i quad = broadcast_quad(a + r * args.a_stride + s * 8 + half * 4);
+          const __m512i quad = broadcast_quad(base[r / 3] + r % 3 * args.a_stride + s * 8 + half * 4);
           dot[r][0] = dot_quads(dot[r][0], w0, quad);
           dot[r][1] = dot_quads(dot[r][1], w1, quad);
         }
