@@ -83,6 +83,10 @@ AnswerHead make_head(ApiContext& context, const char* prefix) {
                     .system_fingerprint = context.options.system_fingerprint};
 }
 
+ApiError no_memory_error() {
+  return api_error_from(Status(StatusCode::kResourceExhausted, "the server has no memory for this answer"));
+}
+
 std::string sse(const std::string& payload) { return fmt::format("data: {}\n\n", payload); }
 
 }  // namespace
@@ -95,15 +99,25 @@ class Generation::Listener final : public GenerationListener {
       : generation_(std::move(generation)), choice_(choice) {}
 
   void on_tokens(std::span<const TokenEvent> tokens) override {
-    if (auto g = generation_.lock()) {
-      g->on_arrival(Arrival{.choice = choice_, .tokens = {tokens.begin(), tokens.end()}});
-    }
+    tell([&] { return Arrival{.choice = choice_, .tokens = {tokens.begin(), tokens.end()}}; });
   }
   void on_finished(const FinishInfo& info) override {
-    if (auto g = generation_.lock()) g->on_arrival(Arrival{.choice = choice_, .finish = info});
+    tell([&] { return Arrival{.choice = choice_, .finish = info}; });
   }
 
  private:
+  // The engine goes on for others when there is no memory for this request; the next tick gives it up.
+  template <typename MakeArrival>
+  void tell(const MakeArrival& make_arrival) {
+    const auto g = generation_.lock();
+    if (!g) return;
+    try {
+      g->on_arrival(make_arrival());
+    } catch (const std::bad_alloc&) {
+      g->lost_output_.store(true);
+    }
+  }
+
   const std::weak_ptr<Generation> generation_;
   const int choice_;
 };
@@ -203,7 +217,8 @@ void Generation::on_arrival(Arrival arrival) {
     try {
       self->process_inbox();
     } catch (const std::bad_alloc&) {
-      self->end(api_error_from(Status(StatusCode::kResourceExhausted, "the server has no memory for this answer")));
+      self->lost_output_.store(true);
+      self->end(no_memory_error());
     }
   });
 }
@@ -351,16 +366,15 @@ void Generation::finish_if_complete() {
 
 void Generation::fail(const ApiError& error) {
   if (done_) return;
-  done_ = true;
   cancel_all();
   ticket_.reset();
   if (plan_.options.stream) {
-    http_->write(sse(error_json(error)));
-    http_->write(sse("[DONE]"));
+    http_->write(sse(error_json(error)) + sse("[DONE]"));
     http_->finish();
   } else {
     http_->respond(error_response(error));
   }
+  done_ = true;  // last: without memory for the answer, the next tick tries again
 }
 
 void Generation::end(const ApiError& error) {
@@ -388,9 +402,12 @@ void Generation::schedule_tick() {
 void Generation::tick() {
   std::lock_guard lock(mu_);
   if (done_) return;
+  const TimePoint due = tick_due_;
+  schedule_tick();  // first: what follows may find no memory
+  if (lost_output_.load()) return fail(no_memory_error());
   const TimePoint now = context_.clock.now();
   // The engine stood still with it, and gets its time anew.
-  if (now - tick_due_ > std::min(kTickLateMax, context_.options.stall_max / 2)) last_pause_ = now;
+  if (now - due > std::min(kTickLateMax, context_.options.stall_max / 2)) last_pause_ = now;
   if (now - std::max(last_pause_, context_.engine.stats().last_progress) > context_.options.stall_max) {
     return fail(ApiError{.http_status = 503,
                          .message = "the engine has stopped making progress",
@@ -402,7 +419,6 @@ void Generation::tick() {
     http_->write(": keep-alive\n\n");
     last_sent_ = now;
   }
-  schedule_tick();
 }
 
 Usage Generation::usage() const {

@@ -6,6 +6,7 @@
 // The engine thread only appends to the inbox. Everything else runs on one worker at a time.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -90,6 +91,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::mutex inbox_mu_;
   std::vector<Arrival> inbox_;  // guarded by inbox_mu_
   bool scheduled_ = false;      // guarded by inbox_mu_: a worker is processing or about to
+
+  std::atomic<bool> lost_output_{false};  // there was no memory for what the engine gave
 
   std::mutex mu_;  // guards what follows; taken by workers, ticks and callbacks of the connection
   std::vector<Choice> choices_;

@@ -4,13 +4,12 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/system/system_error.hpp>
-#include <cstdio>
-#include <new>
 #include <set>
 #include <thread>
 
 #include "base/log.h"
 #include "serve/api/http_connection.h"
+#include "serve/api/memory_reserve.h"
 
 namespace fathom::serve {
 namespace {
@@ -18,18 +17,6 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
-
-// Whether `fn` ran to its end. One request that takes more memory than there is must not end the process.
-template <typename Fn>
-bool has_memory_for(const Fn& fn) {
-  try {
-    fn();
-    return true;
-  } catch (const std::bad_alloc&) {
-    std::fputs("out of memory: a request is given up\n", stderr);  // the log would need some
-    return false;
-  }
-}
 
 HttpResponse out_of_memory() {
   return {.status = 503,
@@ -60,6 +47,7 @@ class ServerImpl final : public HttpServer, public ConnectionOwner {
     asio::thread_pool& threads = exchange->request().body.empty() ? outputs_ : workers_;
     run_on(threads, [this, exchange = std::move(exchange)] {
       if (exchange->gone()) return;
+      refill_memory_reserve();
       if (!has_memory_for([&] { handler_(exchange); })) exchange->respond(out_of_memory());
     });
   }
@@ -119,6 +107,7 @@ Status ServerImpl::listen(HttpHandler handler, HttpHeadCheck refuse_head) {
   acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) return cannot_listen(error);
   accept_next();
+  refill_memory_reserve();
   thread_ = std::thread([this] {
     auto guard = asio::make_work_guard(io_);
     // A handler that ran out of memory leaves its connection to its deadline; the others go on.
