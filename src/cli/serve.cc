@@ -61,7 +61,7 @@ void add_flags(CLI::App& command, Flags& flags) {
       ->check(CLI::Range(0.0, kSecondsMax))->capture_default_str();
   add_seconds("--keep-alive-interval", options.keep_alive_interval_s, "Seconds between `: keep-alive` comments");
   add_seconds("--request-timeout", options.request_timeout_s, "Seconds from a request to its last token, at most");
-  add_seconds("--stall-timeout", options.stall_timeout_s, "Seconds a request waits for an engine that makes no progress, then it ends with an error");
+  add_seconds("--stall-timeout", options.stall_timeout_s, "Seconds without progress after which the engine counts as stalled: requests end with an error, /health and /ready are 503");
   command.add_option("--log-level", flags.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))->capture_default_str();
 }

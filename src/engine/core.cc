@@ -71,7 +71,7 @@ bool EngineCore::run_once() {
   accept_offers();
   admit();
   const StepKind kind = step();
-  if (!last_step_failed_) stats_.last_progress = clock_.now();
+  if (!stats_.failing) stats_.last_progress = clock_.now();
   return kind != StepKind::kNone;
 }
 
@@ -174,8 +174,8 @@ Status EngineCore::run_timed(StepKind kind, std::span<StepShare> shares) {
   const Status status = is_prefill ? prefill_.run(shares) : decode_.run(shares);
   const double seconds = to_seconds(clock_.now() - begin);
   if (observer_ != nullptr) observer_->on_step_end();
-  last_step_failed_ = !status.ok() && status.code() != StatusCode::kCancelled;
-  stats_.failed_steps += last_step_failed_ ? 1 : 0;
+  stats_.failing = !status.ok() && status.code() != StatusCode::kCancelled;
+  stats_.failed_steps += stats_.failing ? 1 : 0;
   if (!status.ok()) return status;
 
   int64_t num_tokens = 0;
@@ -358,6 +358,10 @@ void EngineCore::finish(Sequence& s, FinishReason reason, const Status& status) 
   const std::shared_ptr<GenerationListener> listener = s.listener;
   std::erase_if(sequences_, [&](const auto& other) { return other.get() == &s; });
   listener->on_finished(info);
+}
+
+TimePoint EngineCore::step_progress() const {
+  return std::max(parts_.prefill->last_progress(), parts_.decode->last_progress());
 }
 
 EngineStats EngineCore::stats() const {

@@ -55,6 +55,8 @@ class EngineCore {
   bool empty() const { return sequences_.empty(); }
   // A current copy.
   EngineStats stats() const;
+  // When a step last got on; the only call that another thread may make meanwhile.
+  TimePoint step_progress() const;
   // Names the first broken rule of the KV books; with no request left, also that nobody holds a block.
   Status check_books() const;
 
@@ -98,7 +100,6 @@ class EngineCore {
   GrowthEstimate growth_;
   StepCosts costs_;
   StepKind last_step_ = StepKind::kNone;
-  bool last_step_failed_ = false;
   TimePoint next_sweep_{};
   EngineStats stats_;
 };

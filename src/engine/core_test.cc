@@ -315,11 +315,13 @@ TEST(EngineCore, an_engine_that_only_fails_makes_no_progress) {
     bench.core->run_once();
   }
   EXPECT_LE(bench.core->stats().last_progress, before);
+  EXPECT_TRUE(bench.core->stats().failing);
   EXPECT_EQ(bench.core->stats().failed_steps, 5);
   broken = false;
   bench.add(make_request(rng, 10, 5));
   bench.run_to_end();
   EXPECT_GT(bench.core->stats().last_progress, before);
+  EXPECT_FALSE(bench.core->stats().failing);
 }
 
 // 32 clients that each send a new prompt when their answer ends, some prompts long. What a decoding client

@@ -95,6 +95,7 @@ class Engine::Impl final : public StepObserver {
   EngineStats stats() const {
     std::lock_guard lock(mu_);
     EngineStats stats = stats_;
+    if (!stats.failing) stats.last_progress = std::max(stats.last_progress, core_.step_progress());
     stats.requests_refused = num_refused_;
     stats.num_queued += static_cast<int32_t>(arrivals_.size());
     return stats;

@@ -337,6 +337,35 @@ TEST(Engine, storms_of_cancels_leak_nothing) {
   EXPECT_EQ(num_finished, kThreads * kPerThread);
 }
 
+// A step of a large model may take longer than anyone would wait for an engine that hangs.
+TEST(Engine, a_long_step_shows_its_progress) {
+  ManualClock clock;
+  std::atomic<bool> hold{false};
+  std::atomic<bool> in_step{false};
+  std::atomic<TimePoint> progress{};
+  ScriptedOptions decode;
+  decode.progress = &progress;
+  decode.on_step = [&](std::span<const RankBatch>) {
+    in_step.store(hold.load());
+    while (hold.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return ok_status();
+  };
+  const auto engine = make_engine(small_options(), clock, 64, {}, decode);
+  hold.store(true);
+  const auto listener = std::make_shared<RecordingListener>();
+  ASSERT_TRUE(engine->submit(make_request(1, 10, 5), listener).ok());
+  while (!in_step.load()) std::this_thread::yield();
+  const TimePoint step_begin = clock.now();
+  clock.advance(std::chrono::seconds(100));
+  EXPECT_LE(engine->stats().last_progress, step_begin);
+  progress.store(clock.now());
+  EXPECT_EQ(engine->stats().last_progress, clock.now());
+  clock.advance(std::chrono::seconds(3));
+  EXPECT_EQ(engine->stats().last_progress, clock.now() - std::chrono::seconds(3)) << "and its lack of it";
+  hold.store(false);
+  listener->wait();
+}
+
 TEST(Engine, an_idle_engine_makes_progress) {
   SystemClock clock;
   EngineOptions options = small_options();

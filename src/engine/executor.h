@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "ep/exchange.h"
 #include "kv/storage.h"
@@ -25,6 +26,8 @@ class Executor {
   virtual Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) = 0;
   // Makes the step in progress return kCancelled soon, or the next one when none is. Thread-safe.
   virtual void request_stop() = 0;
+  // When the step in progress, or the last one, last got on. Thread-safe.
+  virtual TimePoint last_progress() const { return {}; }
   // What the last step sent between ranks.
   virtual ExchangeStats last_exchange() const { return {}; }
 };

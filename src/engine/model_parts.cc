@@ -19,6 +19,7 @@ class ForwardExecutor final : public Executor {
     return group_->step(ranks, logits);
   }
   void request_stop() override { group_->request_stop(); }
+  TimePoint last_progress() const override { return group_->last_progress(); }
   ExchangeStats last_exchange() const override { return group_->last_stats().exchange; }
 
  private:

@@ -62,10 +62,11 @@ struct EngineStats {
   LatencyHistogram itl;         // gap between two tokens of one request
   LatencyHistogram queue_wait;  // submit to first prefill step
   LatencyHistogram request;     // submit to finish, finished requests only
-  // When the engine last came round its loop: a step succeeded, or it looked and had nothing to do. Stands
-  // still from a failed step on until one succeeds, since a failed group fails every request. Health is the
-  // age of this, not an open port.
+  // When the engine last moved: a stage of a layer or a whole step was done, or it looked and had nothing to
+  // do. Stands still from a failed step on until one succeeds. Health is the age of this, not an open port.
   TimePoint last_progress;
+  // The last step failed. A failed group fails every request, so this seldom ends.
+  bool failing = false;
 };
 
 }  // namespace fathom

@@ -49,7 +49,8 @@ struct ScriptedOptions {
   double token_seconds = 0;
   // Called in every step, after the rows are written; its status is the step's.
   std::function<Status(std::span<const RankBatch>)> on_step;
-  std::set<uint64_t> nan_hashes;  // sequences whose logits are NaN
+  std::set<uint64_t> nan_hashes;                     // sequences whose logits are NaN
+  const std::atomic<TimePoint>* progress = nullptr;  // what last_progress() says
 };
 
 class ScriptedExecutor final : public Executor {
@@ -60,6 +61,9 @@ class ScriptedExecutor final : public Executor {
   int num_ranks() const override { return options_.num_ranks; }
   void request_stop() override { stop_.store(true); }
   bool stop_requested() const { return stop_.load(); }
+  TimePoint last_progress() const override {
+    return options_.progress != nullptr ? options_.progress->load() : TimePoint();
+  }
 
   Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) override {
     EXPECT_EQ(ranks.size(), static_cast<size_t>(options_.num_ranks));

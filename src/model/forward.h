@@ -95,6 +95,10 @@ class ForwardGroup {
 
   virtual const StepStats& last_stats() const = 0;
 
+  // When a rank last finished a stage of a layer: a step that takes long still moves. Zero before the first
+  // one, and without a clock. Thread-safe.
+  virtual TimePoint last_progress() const = 0;
+
   // Which slots hold which experts; replacing a layer takes effect from the next step on. Thread-safe.
   virtual PlacementTable& placement() = 0;
 };

@@ -36,7 +36,8 @@ class InprocForwardGroup final : public ForwardGroup {
                           .dispatch_format = dispatch_format,
                           .threads = std::max(1, options.threads / options.num_ranks),
                           .max_context = options.max_context,
-                          .stop = stop_};
+                          .stop = stop_,
+                          .last_progress = last_progress_};
     for (int rank = 0; rank < options_.num_ranks; ++rank) {
       endpoints_.push_back(transport_->endpoint(rank));
       const PreferNode near(options_.rank_cpus.empty() ? kAnyNode : options_.rank_cpus[rank].node);
@@ -52,6 +53,7 @@ class InprocForwardGroup final : public ForwardGroup {
   const StepStats& last_stats() const override { return stats_; }
   PlacementTable& placement() override { return placement_; }
   void request_stop() override { stop_.store(true, std::memory_order_relaxed); }
+  TimePoint last_progress() const override { return last_progress_.load(std::memory_order_relaxed); }
 
   Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) override {
     RETURN_IF_ERROR(failure_);
@@ -82,6 +84,7 @@ class InprocForwardGroup final : public ForwardGroup {
   PlacementTable placement_;
   std::unique_ptr<InprocGroup> transport_;
   std::atomic<bool> stop_{false};
+  std::atomic<TimePoint> last_progress_{};
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::vector<std::unique_ptr<RankForward>> ranks_;
   AlignedBuffer logits_;

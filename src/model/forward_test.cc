@@ -365,6 +365,7 @@ TEST(Forward, ALostRankFailsTheOthersByDeadlineWithoutAHang) {
   const PlacementSnapshot placement = PlacementTable(shape).snapshot();
   const ForwardOptions options{.num_ranks = 2};
   const std::atomic<bool> stop{false};
+  std::atomic<TimePoint> last_progress{};
   const RankSetup setup{.model = *model,
                         .storage = storage,
                         .options = options,
@@ -372,7 +373,8 @@ TEST(Forward, ALostRankFailsTheOthersByDeadlineWithoutAHang) {
                         .dispatch_format = ActFormat::kF32,
                         .threads = 1,
                         .max_context = 128,
-                        .stop = stop};
+                        .stop = stop,
+                        .last_progress = last_progress};
   FaultyEndpoint reliable(transport->endpoint(0), {});
   FaultyEndpoint silent(transport->endpoint(1), {.lost_peers = {0}});
   RankForward ranks[] = {RankForward(setup, reliable), RankForward(setup, silent)};
@@ -385,6 +387,43 @@ TEST(Forward, ALostRankFailsTheOthersByDeadlineWithoutAHang) {
   EXPECT_EQ(statuses[0].code(), StatusCode::kDeadlineExceeded);
   EXPECT_NE(statuses[0].message().find("rank 0: dispatch 0 misses rank(s) 1"), std::string::npos);
   EXPECT_EQ(statuses[1].code(), StatusCode::kDeadlineExceeded);  // rank 0 never answered
+}
+
+// Time that passes by being looked at; tells how often a group's progress had changed by then.
+class TickingClock final : public Clock {
+ public:
+  TimePoint now() const override {
+    const TimePoint progress = group == nullptr ? TimePoint() : group->last_progress();
+    if (progress != last_seen_) ++num_changes;
+    last_seen_ = progress;
+    return TimePoint(Duration(++ticks_));
+  }
+  int64_t unix_seconds() const override { return 0; }
+
+  const ForwardGroup* group = nullptr;
+  mutable int num_changes = 0;
+
+ private:
+  mutable int64_t ticks_ = 0;
+  mutable TimePoint last_seen_{};
+};
+
+TEST(Forward, EveryStageOfALayerIsProgress) {
+  const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kF32, 4);
+  KvStorage storage(testing::kv_layout(*model), 8);
+  TickingClock clock;
+  auto group = ForwardGroup::create(*model, storage, {.phase = Phase::kPrefill, .clock = &clock}).value();
+  EXPECT_EQ(group->last_progress(), TimePoint());
+  clock.group = group.get();
+  const std::vector<int32_t> tokens(64, 3);
+  const TestSequence s = test_sequence(tokens, 0, 64);
+  std::vector<RankBatch> ranks(1);
+  ranks[0].chunks = {next_chunk(s, 64, true)};
+  MatrixView<const float> logits;
+  ASSERT_TRUE(group->step(ranks, &logits).ok());
+  const int num_layers = static_cast<int>(model->config().num_hidden_layers);
+  EXPECT_GE(clock.num_changes, 3 * num_layers) << "seen while the step ran";
+  EXPECT_EQ(group->last_progress(), clock.now() - Duration(1)) << "and at its end";
 }
 
 TEST(Forward, AStopEndsAStepOnAllRanks) {

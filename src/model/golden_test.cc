@@ -168,7 +168,8 @@ class Golden : public ::testing::TestWithParam<GoldenCase>, public ForwardObserv
                                                     .dispatch_format = model_->weights().ffn_act,
                                                     .threads = 1,
                                                     .max_context = 256,
-                                                    .stop = stop_},
+                                                    .stop = stop_,
+                                                    .last_progress = last_progress_},
                                           *endpoint_);
     rank_->set_observer(this);
     placement_ = PlacementTable(placement).snapshot();
@@ -332,6 +333,7 @@ class Golden : public ::testing::TestWithParam<GoldenCase>, public ForwardObserv
   std::unique_ptr<Expected> expected_;
   ForwardOptions options_;
   std::atomic<bool> stop_{false};
+  std::atomic<TimePoint> last_progress_{};
   std::unique_ptr<KvStorage> storage_;
   std::unique_ptr<InprocGroup> transport_;
   std::unique_ptr<Endpoint> endpoint_;

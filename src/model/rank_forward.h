@@ -32,6 +32,7 @@ struct RankSetup {
   int threads;          // of this rank
   int64_t max_context;  // tokens of one sequence
   const std::atomic<bool>& stop;
+  std::atomic<TimePoint>& last_progress;  // written by every rank
 };
 
 // A rank's results of one step, added up by the group.
@@ -77,8 +78,12 @@ class RankForward {
   MoeContext moe(MicroBatch& m);
   void count_experts(const MicroBatch& m, int layer);
   TimePoint now() const;
-  // Adds the time since `begin` to a stage.
-  void charge(Stage stage, TimePoint begin) { stats_.stage_time[static_cast<int>(stage)] += now() - begin; }
+  // Adds the time since `begin` to a stage that ends now.
+  void charge(Stage stage, TimePoint begin) {
+    const TimePoint end = now();
+    stats_.stage_time[static_cast<int>(stage)] += end - begin;
+    setup_.last_progress.store(end, std::memory_order_relaxed);
+  }
 
   const RankSetup setup_;
   const int rank_;

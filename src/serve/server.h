@@ -24,7 +24,7 @@ struct ServeOptions {
   double drain_timeout_s = 30;       // from SIGTERM until what still runs is ended
   double keep_alive_interval_s = 5;  // `: keep-alive` comments on silent streams
   double request_timeout_s = 1800;   // submission to last token
-  double stall_timeout_s = 30;       // an engine without progress for so long ends its requests with an error
+  double stall_timeout_s = 30;       // an engine without progress for so long counts as stalled
 };
 
 // Created and destroyed on one thread.

@@ -86,7 +86,7 @@ def held_still(thread):
 
 
 def test_a_stalled_engine_ends_streams_with_an_error_and_health_tells():
-    stall_s = 6.5
+    stall_s = 8
     server = Server("--threads", "1", "--keep-alive-interval", "0.2", "--stall-timeout", stall_s, env=SLOW_KERNELS)
     try:
         sock = open_request(server, CHAT, {**QUESTION, "stream": True, "ignore_eos": True, "max_tokens": 2000})
@@ -94,11 +94,14 @@ def test_a_stalled_engine_ends_streams_with_an_error_and_health_tells():
         assert b'"error"' not in received and server.get("/health").json["status"] == "ok"
         with held_still(busiest_thread(server.process.pid)):
             stalled_at = time.monotonic()
+            time.sleep(stall_s - 2)
             assert server.get("/health").json["status"] == "ok", "a step may take a while"
+            assert server.get("/ready").status == 200
             received = read_until(sock, b"data: [DONE]", received)
             took_s = time.monotonic() - stalled_at
             health = server.get("/health")
             assert (health.status, health.json["status"]) == (503, "stalled")
+            assert server.get("/ready").status == 503, "a balancer looks elsewhere meanwhile"
         sock.close()
         assert stall_s - 1 < took_s < stall_s + 2 * SLOWER, took_s
         *_, error, done = [line for line in received.split(b"\n") if line.startswith(b"data: ")]
@@ -107,7 +110,7 @@ def test_a_stalled_engine_ends_streams_with_an_error_and_health_tells():
         assert silence.count(b": keep-alive") >= 5, "a gap is filled while there is hope"
         # It moves again: the request is gone, everything is free, others are served.
         server.wait_until_idle(2)
-        assert server.get("/health").status == 200
+        assert server.get("/health").status == server.get("/ready").status == 200
         assert server.post(CHAT, {**QUESTION, "max_tokens": 2}).status == 200
     finally:
         assert server.stop() == 0

@@ -3,19 +3,39 @@
 #include "serve/api/routes.h"
 
 namespace fathom::serve {
+namespace {
+
+struct Health {
+  const char* status = "ok";
+  Duration age;  // of the last progress
+  bool ok() const { return std::string_view(status) == "ok"; }
+};
+
+Health health_of(const ApiContext& context) {
+  const EngineStats stats = context.engine.stats();
+  Health health{.age = context.clock.now() - stats.last_progress};
+  if (stats.failing) {
+    health.status = "failing";
+  } else if (health.age > context.options.stall_max) {
+    health.status = "stalled";
+  }
+  return health;
+}
+
+}  // namespace
 
 void handle_health(ApiContext& context, ApiCall call) {
-  const Duration age = context.clock.now() - context.engine.stats().last_progress;
-  const bool healthy = age <= context.options.health_stall_max;
-  call.http->respond({.status = healthy ? 200 : 503,
-                      .body = dump_json(Json{{"status", healthy ? "ok" : "stalled"},
-                                             {"seconds_since_progress", to_seconds(age)}})});
+  const Health health = health_of(context);
+  call.http->respond({.status = health.ok() ? 200 : 503,
+                      .body = dump_json(Json{{"status", health.status},
+                                             {"seconds_since_progress", to_seconds(health.age)}})});
 }
 
 void handle_ready(ApiContext& context, ApiCall call) {
-  const bool ready = context.ready.load();
-  call.http->respond(
-      {.status = ready ? 200 : 503, .body = dump_json(Json{{"status", ready ? "ready" : "not ready"}})});
+  const Health health = health_of(context);
+  const char* const status = !context.ready.load() ? "not ready" : health.ok() ? "ready" : health.status;
+  const bool ready = std::string_view(status) == "ready";
+  call.http->respond({.status = ready ? 200 : 503, .body = dump_json(Json{{"status", status}})});
 }
 
 void handle_metrics(ApiContext& context, ApiCall call) {
