@@ -53,6 +53,7 @@ void EngineCore::add(RequestId id, GenerationRequest request, std::shared_ptr<Ge
   KeyChain keys = cache_.key_chain(request.tenant);
   auto sequence = std::make_unique<Sequence>(id, std::move(request), std::move(listener), std::move(keys));
   sequence->submitted = submitted;
+  sequence->last_moved = submitted;
   sequences_.push_back(std::move(sequence));
 }
 
@@ -85,10 +86,11 @@ void EngineCore::sweep() {
     if (s->deadline && *s->deadline <= now) {
       finish(*s, FinishReason::kDeadline,
              Status(StatusCode::kDeadlineExceeded, "the request's deadline has passed"));
-    } else if (!s->started && now - s->submitted >= from_seconds(options_.queue_seconds_max)) {
+    } else if (now - s->last_moved >= from_seconds(options_.queue_seconds_max)) {
+      // Waiting to start, or for its next turn: other requests' progress is none of its own.
       finish(*s, FinishReason::kInsufficientResources,
-             make_status(StatusCode::kUnavailable, "the request waited {} s without being started",
-                         options_.queue_seconds_max));
+             make_status(StatusCode::kUnavailable, "the request waited {} s {}", options_.queue_seconds_max,
+                         s->started ? "for its next step" : "without being started"));
     } else if (s->stage == SequenceStage::kHandover && s->lease_end <= now) {
       ++stats_.handovers_expired;
       link_.expire(*s);
@@ -179,7 +181,10 @@ Status EngineCore::run_timed(StepKind kind, std::span<StepShare> shares) {
   if (!status.ok()) return status;
 
   int64_t num_tokens = 0;
-  for (const StepShare& share : shares) num_tokens += share.num_tokens;
+  for (const StepShare& share : shares) {
+    num_tokens += share.num_tokens;
+    share.sequence->last_moved = begin + from_seconds(seconds);
+  }
   if (is_prefill) {
     ++stats_.prefill_steps;
     stats_.prefill_tokens += num_tokens;

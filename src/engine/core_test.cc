@@ -232,6 +232,32 @@ TEST(EngineCore, deadlines_and_the_queue_have_their_own_timer) {
   bench.expect_no_leak();
 }
 
+// The younger one gives its memory to the older one, which goes on for long.
+TEST(EngineCore, a_request_that_is_not_stepped_does_not_wait_for_ever) {
+  Rng rng(15);
+  EngineOptions options = small_options();
+  options.queue_seconds_max = 2;
+  options.eos_token_ids = {};
+  Bench bench(options, 16, {}, {.step_seconds = 0.01});
+  bench.add(make_request(rng, 200, 800));
+  bench.add(make_request(rng, 200, 400));
+  const RecordingListener& starved = *bench.listeners[1];
+  for (int round = 0; !starved.finished; ++round) {
+    ASSERT_LT(round, 20000);
+    bench.core->run_once();
+    bench.check();
+  }
+  EXPECT_GT(bench.core->stats().retractions, 0);
+  EXPECT_EQ(starved.info.reason, FinishReason::kInsufficientResources);
+  EXPECT_EQ(starved.info.status.message(), "the request waited 2 s for its next step");
+  EXPECT_LT(starved.tokens.size(), 400u);
+  EXPECT_NEAR(to_seconds(bench.clock.now() - starved.times.back()), 2.0, 0.1);
+  EXPECT_FALSE(bench.listeners[0]->finished);
+  bench.run_to_end();
+  bench.expect_answer(0);
+  bench.expect_no_leak();
+}
+
 TEST(EngineCore, an_offer_waits_for_a_slot_until_its_lease_ends) {
   Rng rng(10);
   EngineOptions options = small_options();

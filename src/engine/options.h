@@ -26,7 +26,8 @@ struct EngineOptions {
   int32_t max_context = 4096;                  // tokens, prompt + output, of one request
   int32_t max_running = 64;        // requests being prefilled or decoded at a time, over all ranks
   int32_t max_queued = 256;        // requests waiting for that; more are refused
-  double queue_seconds_max = 600;  // a request that waited longer ends with kInsufficientResources
+  // A request that waited longer, to start or for its next step, ends with kInsufficientResources.
+  double queue_seconds_max = 600;
 
   int32_t decode_max_per_rank = 0;  // sequences of one decode rank; 0: max_running ÷ decode_ep, rounded up
   // Most tokens of one prefill step over all ranks, a multiple of 64. A rank takes its share of it, but up to

@@ -66,6 +66,7 @@ struct Sequence {
   bool started = false;   // left the queue once
   bool reported = false;  // hit and miss tokens are in the engine's counters
   TimePoint submitted;
+  TimePoint last_moved;  // submitted, or the last step that computed something for it
   TimePoint last_token;
 };
 
