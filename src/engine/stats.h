@@ -22,8 +22,6 @@ class LatencyHistogram {
   int64_t count() const { return count_; }
   double sum() const { return sum_; }
   const std::array<int64_t, kBounds.size() + 1>& counts() const { return counts_; }
-  // Upper bound of the bucket that holds the q-quantile, 0 < q <= 1; 0 when empty.
-  double quantile_bound(double q) const;
 
  private:
   std::array<int64_t, kBounds.size() + 1> counts_{};

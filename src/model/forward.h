@@ -65,7 +65,6 @@ inline constexpr int kNumStages = 10;
 struct StepStats {
   int64_t tokens = 0;
   std::vector<int64_t> expert_tokens;  // [MoE layers, experts] tokens routed to each expert
-  std::vector<int64_t> rank_rows_max;  // [MoE layers] (token, slot) rows the busiest rank received
   ExchangeStats exchange;
   Duration stage_time[kNumStages] = {};
   Duration exposed_communication = {};  // time the slowest rank waited for other ranks

@@ -46,7 +46,6 @@ class InprocForwardGroup final : public ForwardGroup {
     rank_logits_.resize(options_.num_ranks);
     statuses_.resize(options_.num_ranks);
     stats_.expert_tokens.resize(ranks_[0]->stats().expert_tokens.size());
-    stats_.rank_rows_max.resize(ranks_[0]->stats().received_rows.size());
   }
 
   int num_ranks() const override { return options_.num_ranks; }
@@ -183,7 +182,6 @@ void InprocForwardGroup::add_up_stats() {
   stats_.tokens = 0;
   stats_.exchange = {};
   std::fill(stats_.expert_tokens.begin(), stats_.expert_tokens.end(), 0);
-  std::fill(stats_.rank_rows_max.begin(), stats_.rank_rows_max.end(), 0);
   std::fill(std::begin(stats_.stage_time), std::end(stats_.stage_time), Duration{});
   stats_.exposed_communication = {};
   for (int rank = 0; rank < options_.num_ranks; ++rank) {
@@ -191,9 +189,6 @@ void InprocForwardGroup::add_up_stats() {
     stats_.tokens += batches_[rank].num_tokens();
     stats_.exchange += from.exchange;
     for (size_t i = 0; i < from.expert_tokens.size(); ++i) stats_.expert_tokens[i] += from.expert_tokens[i];
-    for (size_t i = 0; i < from.received_rows.size(); ++i) {
-      stats_.rank_rows_max[i] = std::max(stats_.rank_rows_max[i], from.received_rows[i]);
-    }
     stats_.exposed_communication = std::max(stats_.exposed_communication, from.exposed_communication);
     for (int i = 0; i < kNumStages; ++i)
       stats_.stage_time[i] = std::max(stats_.stage_time[i], from.stage_time[i]);

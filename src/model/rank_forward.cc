@@ -96,14 +96,12 @@ RankForward::RankForward(const RankSetup& setup, Endpoint& endpoint)
     moe_index_.push_back(layer.is_moe ? num_moe_layers++ : -1);
   }
   stats_.expert_tokens.resize(num_moe_layers * gate_.num_experts);
-  stats_.received_rows.resize(num_moe_layers);
 }
 
 Status RankForward::step(const RankBatch& batch, const PlacementSnapshot& placement, bool overlap,
                          MatrixView<float> logits) {
   exchange_.take_stats();  // of a step that was cancelled
   std::fill(stats_.expert_tokens.begin(), stats_.expert_tokens.end(), 0);
-  std::fill(stats_.received_rows.begin(), stats_.received_rows.end(), 0);
   std::fill(std::begin(stats_.stage_time), std::end(stats_.stage_time), Duration{});
   stats_.exposed_communication = {};
   stopped_ = false;
@@ -237,7 +235,6 @@ Status RankForward::mlp(MicroBatch& m, int layer) {
   stats_.exposed_communication += now() - begin;
   if (flight.flags() & kStopFlag) stopped_ = true;
   if (stopped_) return {};
-  stats_.received_rows[moe_index_[layer]] += flight.num_expert_rows();
   moe_experts(moe(m), placement(layer), w.moe, flight);
   return {};
 }

@@ -38,7 +38,6 @@ struct RankSetup {
 // A rank's results of one step, added up by the group.
 struct RankStats {
   std::vector<int64_t> expert_tokens;  // [MoE layers, experts]
-  std::vector<int64_t> received_rows;  // [MoE layers]
   ExchangeStats exchange;
   Duration stage_time[kNumStages] = {};
   Duration exposed_communication = {};

@@ -81,23 +81,21 @@ std::vector<OutputEvent> OutputPipeline::finish(std::string_view reason) {
 
 std::vector<OutputEvent> OutputPipeline::take_events() {
   std::vector<OutputEvent> events;
-  const auto take = [&](OutputEvent::Kind kind, std::string& text, std::string& all) {
+  const auto take = [&](OutputEvent::Kind kind, std::string& text) {
     if (text.empty()) return;
-    all.append(text);
     events.push_back(
         {.kind = kind, .text = std::exchange(text, {}), .tokens = std::exchange(new_tokens_, {})});
   };
-  take(OutputEvent::Kind::kReasoning, new_reasoning_, reasoning_);
-  take(OutputEvent::Kind::kContent, new_content_, content_);
+  take(OutputEvent::Kind::kReasoning, new_reasoning_);
+  take(OutputEvent::Kind::kContent, new_content_);
   return events;
 }
 
 void OutputPipeline::add_finish(std::vector<OutputEvent>& events, std::string_view reason) {
   finished_ = true;
-  OutputEvent event{.kind = OutputEvent::Kind::kFinish, .finish_reason = std::string(reason)};
-  if (stop_matcher_.matched()) event.stop_string = stop_matcher_.matched_stop();
-  event.tokens = std::exchange(new_tokens_, {});
-  events.push_back(std::move(event));
+  events.push_back({.kind = OutputEvent::Kind::kFinish,
+                    .finish_reason = std::string(reason),
+                    .tokens = std::exchange(new_tokens_, {})});
 }
 
 }  // namespace fathom

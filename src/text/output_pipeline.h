@@ -41,7 +41,6 @@ struct OutputEvent {
   Kind kind = Kind::kContent;
   std::string text;                 // never empty for the two text kinds, empty for kFinish
   std::string finish_reason;        // kFinish: "stop" after a stop string, else what finish() was given
-  std::string stop_string;          // kFinish: the stop string that was met, if one was
   std::vector<OutputToken> tokens;  // the tokens pushed since the last event
 };
 
@@ -61,9 +60,6 @@ class OutputPipeline {
   int64_t num_completion_tokens() const { return num_tokens_; }
   // Of these, the ones that began or ended inside reasoning, the tags included.
   int64_t num_reasoning_tokens() const { return num_reasoning_tokens_; }
-  // All text given out so far.
-  const std::string& reasoning() const { return reasoning_; }
-  const std::string& content() const { return content_; }
 
  private:
   std::vector<OutputEvent> push_token(int32_t id, bool is_silent);
@@ -84,8 +80,6 @@ class OutputPipeline {
   std::string new_reasoning_;  // decided, not given out yet
   std::string new_content_;
   std::vector<OutputToken> new_tokens_;
-  std::string reasoning_;
-  std::string content_;
   int64_t num_tokens_ = 0;
   int64_t num_reasoning_tokens_ = 0;
   int64_t num_characters_ = 0;  // decoded so far

@@ -14,7 +14,7 @@ using Ids = std::vector<int32_t>;
 using Kind = OutputEvent::Kind;
 
 struct Message {
-  std::string reasoning, content, finish_reason, stop_string;
+  std::string reasoning, content, finish_reason;
   std::vector<OutputToken> tokens;
   int64_t num_completion_tokens = 0, num_reasoning_tokens = 0;
 };
@@ -26,10 +26,7 @@ void add(Message& message, const std::vector<OutputEvent>& events) {
     EXPECT_TRUE(is_valid_utf8(event.text));
     if (event.kind == Kind::kReasoning) message.reasoning += event.text;
     if (event.kind == Kind::kContent) message.content += event.text;
-    if (event.kind == Kind::kFinish) {
-      message.finish_reason = event.finish_reason;
-      message.stop_string = event.stop_string;
-    }
+    if (event.kind == Kind::kFinish) message.finish_reason = event.finish_reason;
     message.tokens.insert(message.tokens.end(), event.tokens.begin(), event.tokens.end());
   }
 }
@@ -41,8 +38,6 @@ Message run(const Ids& ids, const OutputOptions& options, std::string_view reaso
   add(message, pipeline.finish(reason));
   message.num_completion_tokens = pipeline.num_completion_tokens();
   message.num_reasoning_tokens = pipeline.num_reasoning_tokens();
-  EXPECT_EQ(message.reasoning, pipeline.reasoning());
-  EXPECT_EQ(message.content, pipeline.content());
   return message;
 }
 
@@ -87,7 +82,6 @@ TEST(OutputPipeline, a_stop_string_ends_the_choice_and_does_not_leak) {
   EXPECT_TRUE(pipeline.finished());
   EXPECT_EQ(message.content, "one STO two ");
   EXPECT_EQ(message.finish_reason, "stop");
-  EXPECT_EQ(message.stop_string, "STOP");
   EXPECT_EQ(pipeline.num_completion_tokens(), 16);
   EXPECT_TRUE(pipeline.finish("length").empty());
 }
@@ -105,7 +99,7 @@ TEST(OutputPipeline, a_stop_string_may_hold_the_closing_tag) {
                               {.stop = {"</think>"}, .parse_reasoning = true, .starts_in_reasoning = true});
   EXPECT_EQ(message.reasoning, "a");
   EXPECT_EQ(message.content, "");
-  EXPECT_EQ(message.stop_string, "</think>");
+  EXPECT_EQ(message.finish_reason, "stop");
 }
 
 TEST(OutputPipeline, an_incomplete_character_ends_as_a_replacement) {

@@ -288,9 +288,7 @@ bool Connection::take_head() {
   const auto& message = parser_->get();
   request_.method = std::string(message.method_string());
   const auto target = message.target();
-  HttpTarget parsed = parse_target({target.data(), target.size()});
-  request_.path = std::move(parsed.path);
-  request_.query = std::move(parsed.query);
+  request_.path = path_of_target({target.data(), target.size()});
   for (const auto& field : message) {
     std::string name(field.name_string());
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });

@@ -32,7 +32,7 @@ bool starts_with_ignoring_case(std::string_view text, std::string_view start) {
 
 }  // namespace
 
-HttpTarget parse_target(std::string_view target) {
+std::string path_of_target(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!starts_with_ignoring_case(target, scheme)) continue;
     const size_t host_end = target.find_first_of("/?", scheme.size());
@@ -41,9 +41,7 @@ HttpTarget parse_target(std::string_view target) {
   }
   const size_t question = target.find('?');
   // Without a path: "http://host?query".
-  HttpTarget parsed{.path = question == 0 ? std::string(1, '/') : percent_decode(target.substr(0, question))};
-  if (question != std::string_view::npos) parsed.query = std::string(target.substr(question + 1));
-  return parsed;
+  return question == 0 ? "/" : percent_decode(target.substr(0, question));
 }
 
 }  // namespace fathom::serve

@@ -1,4 +1,4 @@
-// The target of a request line: where it points, decoded.
+// The path of a request line's target.
 #pragma once
 
 #include <string>
@@ -6,13 +6,8 @@
 
 namespace fathom::serve {
 
-struct HttpTarget {
-  std::string path;   // without the query; %XX decoded
-  std::string query;  // as it was written
-};
-
-// Takes both forms a server must take: "/path?query" and "http://host/path?query" (or https). What is no
-// escape stays as it is.
-HttpTarget parse_target(std::string_view target);
+// The path without the query, %XX decoded. Takes both forms a server must take: "/path?query" and
+// "http://host/path?query" (or https). What is no escape stays as it is.
+std::string path_of_target(std::string_view target);
 
 }  // namespace fathom::serve
