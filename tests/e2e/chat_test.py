@@ -124,6 +124,25 @@ def test_an_engine_of_its_own_answers_on_a_pipe():
     assert tokens == "5" and "cut off at the limit" in result.stdout
 
 
+def test_without_flags_or_a_server_it_answers_in_a_terminal():
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 8000)) == 0:
+            pytest.skip("port 8000 is in use")
+    master, slave = pty.openpty()
+    process = subprocess.Popen([str(BINARY), "chat"], stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    try:
+        assert b"fathom-demo" in read_terminal(master, b"> ")
+        os.write(master, b"What is 347 + 586?\n")
+        screen = read_terminal(master, b"tokens/s")
+        assert b"933" in screen.rpartition(b"\x1b[0m\r\n")[0], screen
+        os.write(master, b"/exit\n")
+        assert process.wait(START_TIMEOUT_S) == 0
+    finally:
+        process.kill()
+        os.close(master)
+
+
 def read_terminal(fd, word, received=b""):
     deadline = time.monotonic() + START_TIMEOUT_S
     while word not in received:

@@ -156,6 +156,34 @@ def test_chat_on_a_pipe_talks_to_a_server(server, tail):
     assert result.stdout.count("prompt tokens from the cache") == 2 and "\x1b" not in result.stdout
 
 
+HELPED = [
+    ((), ("serve", "chat", "model", "version", "--config")),
+    (("serve",), ("--host", "--port", "--api-key-file", "--served-model-name", "--threads", "--kv-memory", "--max-context", "--max-running",
+                  "--drain-timeout", "--stall-timeout", "--deterministic")),
+    (("chat",), ("--url", "--api-key", "--system", "--temperature", "--max-tokens", "--model", "--weights")),
+    (("model",), ("inspect", "convert")), (("model", "inspect"), ("--json",)), (("model", "convert"), ("--weights",)), (("version",), ()),
+]
+
+
+@pytest.mark.parametrize("command,words", HELPED, ids=["-".join(("fathom", *command)) for command, _ in HELPED])
+def test_help_tells_what_a_command_takes(command, words):
+    for flag in ("--help", "-h"):
+        result = fathom(*command, flag)
+        assert result.returncode == 0 and result.stderr == "", result
+        usage = " ".join(("Usage: fathom", *command))
+        assert any(line.startswith(usage) for line in result.stdout.splitlines()), result.stdout
+        assert all(re.search(rf"^ +{word}\b", result.stdout, re.M) for word in words), result.stdout
+        flags = re.findall(r"^  (?:-\w,)?(--[\w-]+)", result.stdout, re.M)
+        assert "--help" in flags and len(set(flags)) == len(flags)
+
+
+def test_more_kv_memory_than_there_is_is_refused_with_the_arithmetic():
+    result = fathom("serve", "--port", "0", "--kv-memory", "1000G")
+    assert result.returncode == 2 and result.stdout == "" and len(result.stderr.splitlines()) == 1, result
+    assert re.search(r"does not fit in memory: weights [\d.]+ MiB \+ KV 1000\.00 GiB \+ activations [\d.]+ MiB \+ reserve [\d.]+ MiB = "
+                     r"100\d\.\d\d GiB of [\d.]+ GiB available", result.stderr), result.stderr
+
+
 def test_chat_runs_a_model_of_its_own():
     result = fathom("chat", "--served-model-name", "own", "--url", "", "--max-tokens", "2", "--model", "", stdin="hi\n")
     assert result.returncode == 0 and "tokens/s" in result.stdout

@@ -1,13 +1,14 @@
 """A checkpoint of DeepSeek-V2-Lite's size and shapes, 31 GB of BF16 in several shards, served as int4 on a machine it would
 not fit as it is. The shards are sparse files of zeros: they take no disk, and loading does all its work on them."""
 import json
+import os
 import re
-import shutil
 import struct
+import subprocess
 
 import pytest
-from checkpoints import checkpoint_shapes
-from conftest import ROOT, Server
+from checkpoints import add_tokenizer, checkpoint_shapes
+from conftest import BINARY, START_TIMEOUT_S, Server
 
 HIDDEN, LAYERS, HEADS, LATENT, NOPE, ROPE, V = 2048, 27, 16, 512, 128, 64, 128
 EXPERTS, WIDTH, DENSE, VOCAB = 64, 1408, 10944, 102400
@@ -32,9 +33,9 @@ def size_of(shape):
     return count
 
 
-def write_shards(folder):
+def write_shards(folder, config=CONFIG):
     shards, size = [{}], 0
-    for name, shape in checkpoint_shapes(CONFIG).items():
+    for name, shape in checkpoint_shapes(config).items():
         if size + size_of(shape) > SHARD_BYTES:
             shards.append({})
             size = 0
@@ -54,13 +55,17 @@ def write_shards(folder):
     return total
 
 
+def write_model(folder, config=CONFIG):
+    """Returns the bytes of its tensors."""
+    (folder / "config.json").write_text(json.dumps(config))
+    add_tokenizer(folder)
+    return write_shards(folder, config)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("v2-lite")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(ROOT / "models/demo" / name, folder)
-    assert 31e9 < write_shards(folder) < 32e9
+    assert 31e9 < write_model(folder) < 32e9
     return folder
 
 
@@ -72,6 +77,24 @@ def peak_rss_bytes(pid):
 def anonymous_bytes(pid):
     with open(f"/proc/{pid}/smaps_rollup") as rollup:
         return int(re.search(r"Anonymous:\s+(\d+) kB", rollup.read())[1]) * 1024
+
+
+def test_a_model_larger_than_memory_is_refused_with_the_arithmetic(tmp_path):
+    """As it is and, for it is that large, as int4 too: in one line, before anything is read."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    wider = 5 * memory_bytes // int(28e9) + 1  # 28 of V2-Lite's 31 GB are its routed experts
+    size = write_model(tmp_path, {**CONFIG, "moe_intermediate_size": wider * WIDTH})
+    assert size > 5 * memory_bytes
+    for weights, bits in (("native", 16), ("int4", 4.5)):
+        command = [str(BINARY), "serve", "--port", "0", "--model", str(tmp_path), "--weights", weights]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S)
+        assert result.returncode == 2 and result.stdout == "" and len(result.stderr.splitlines()) == 1, result
+        match = re.search(r"does not fit in memory: weights ([\d.]+) GiB \+ KV 1\.00 GiB \+ activations [\d.]+ [MG]iB \+ "
+                          r"reserve [\d.]+ [MG]iB = ([\d.]+) GiB of ([\d.]+) GiB available", result.stderr)
+        assert match and str(tmp_path) in result.stderr, result.stderr
+        weights_gib, total_gib, available_gib = map(float, match.groups())
+        assert weights_gib == pytest.approx(size * bits / 16 / 2**30, rel=0.1)
+        assert total_gib > weights_gib + 1 and total_gib > available_gib
 
 
 @pytest.mark.slow
