@@ -14,7 +14,7 @@ namespace fathom::sim {
 struct DayAutoscaleOptions {
   int budget_nodes = 278;                 // published peak
   double speed_at_capacity = 18;          // tokens/s per user at which a decode unit counts as full
-  double prefill_use_at_capacity = 0.86;  // of what saturated forwards compute
+  double prefill_use_at_capacity = 0.83;  // of what saturated forwards compute; p99 grows fast above
   bool tied = false;                      // decode and prefill together, see tie_as_published()
   bool knows_yesterday = false;           // history of a day like this one (only one day is published)
   // Of a full decode unit's ranks: measured, of the decode policy (data/decode_imbalance.csv); the default is
