@@ -176,8 +176,10 @@ Status EngineCore::run_timed(StepKind kind, std::span<StepShare> shares) {
   const Status status = is_prefill ? prefill_.run(shares) : decode_.run(shares);
   const double seconds = to_seconds(clock_.now() - begin);
   if (observer_ != nullptr) observer_->on_step_end();
-  stats_.failing = !status.ok() && status.code() != StatusCode::kCancelled;
-  stats_.failed_steps += stats_.failing ? 1 : 0;
+  // A step that was stopped says nothing of its group, and one group's success nothing of the other.
+  if (status.code() != StatusCode::kCancelled) (is_prefill ? prefill_failing_ : decode_failing_) = !status.ok();
+  stats_.failing = prefill_failing_ || decode_failing_;
+  stats_.failed_steps += !status.ok() && status.code() != StatusCode::kCancelled ? 1 : 0;
   if (!status.ok()) return status;
 
   int64_t num_tokens = 0;

@@ -100,6 +100,8 @@ class EngineCore {
   GrowthEstimate growth_;
   StepCosts costs_;
   StepKind last_step_ = StepKind::kNone;
+  bool prefill_failing_ = false;
+  bool decode_failing_ = false;
   TimePoint next_sweep_{};
   EngineStats stats_;
 };

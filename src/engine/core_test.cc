@@ -350,6 +350,31 @@ TEST(EngineCore, an_engine_that_only_fails_makes_no_progress) {
   EXPECT_FALSE(bench.core->stats().failing);
 }
 
+TEST(EngineCore, a_failed_group_is_not_hidden_by_the_other_one) {
+  Rng rng(16);
+  bool broken = false;
+  ScriptedOptions decode;
+  decode.on_step = [&](std::span<const RankBatch>) {
+    return broken ? Status(StatusCode::kFailedPrecondition, "the group has failed") : ok_status();
+  };
+  Bench bench(small_options(), 64, {}, decode);
+  broken = true;
+  bench.add(make_request(rng, 10, 5));
+  bench.run_to_end();
+  EXPECT_TRUE(bench.core->stats().failing);
+  const TimePoint progress = bench.core->stats().last_progress;
+  bench.clock.advance(from_seconds(1));
+  bench.add(make_request(rng, 10, 1));  // for prefill alone
+  bench.run_to_end();
+  EXPECT_EQ(bench.listeners[1]->info.reason, FinishReason::kLength);
+  EXPECT_TRUE(bench.core->stats().failing);
+  EXPECT_EQ(bench.core->stats().last_progress, progress);
+  broken = false;
+  bench.add(make_request(rng, 10, 5));
+  bench.run_to_end();
+  EXPECT_FALSE(bench.core->stats().failing);
+}
+
 // 32 clients that each send a new prompt when their answer ends, some prompts long. What a decoding client
 // sees between two tokens is bounded, although somebody is being prefilled nearly all the time.
 TEST(EngineCore, gaps_stay_within_three_times_the_median) {
