@@ -1,12 +1,19 @@
 // Speed of the simulated day on one core. --benchmark_filter=Day/1000 is the full day, Day/100 a tenth of
-// each hour.
+// each hour. peak_resident_mb is the process's until then, so of the largest run so far.
 #include <benchmark/benchmark.h>
+#include <sys/resource.h>
 
 #include "sim/fleet_sim.h"
 #include "sim/test_profile.h"
 
 namespace fathom::sim {
 namespace {
+
+double peak_resident_mb() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024 / 1e6;  // given in KiB
+}
 
 void Day(benchmark::State& state) {
   const HardwareProfile hw = test_profile("h800-day");
@@ -25,6 +32,7 @@ void Day(benchmark::State& state) {
   }
   state.counters["ranks_x_steps_per_s"] = benchmark::Counter(rank_steps, benchmark::Counter::kIsRate);
   state.counters["requests_per_s"] = benchmark::Counter(requests, benchmark::Counter::kIsRate);
+  state.counters["peak_resident_mb"] = peak_resident_mb();
 }
 BENCHMARK(Day)->Arg(10)->Arg(100)->Arg(1000)->Unit(benchmark::kSecond)->Iterations(1);
 
