@@ -114,9 +114,6 @@ Status run_published_day(SimulateArgs& args) {
   RETURN_IF_ERROR(check_range("--mtp-acceptance", args.fleet.mtp_acceptance, 0, 1));
   RETURN_IF_ERROR(check_range("--expert-imbalance", args.fleet.decode_expert_imbalance, 1, 10));
   RETURN_IF_ERROR(check_range("--prefill-expert-imbalance", args.fleet.prefill_expert_imbalance, 1, 10));
-  RETURN_IF_ERROR(check_range("--seeds", args.num_seeds, 1, 1000));
-  RETURN_IF_ERROR(check_range("--slo-ttft", args.fleet.slo_ttft_s, 1e-3, 1e6));
-  RETURN_IF_ERROR(check_range("--slo-speed", args.fleet.slo_tokens_per_s_per_user, 1e-3, 1e6));
   RETURN_IF_ERROR(check_range("--requests-per-day", args.fleet.requests_per_day, 1, 1e12));
   RETURN_IF_ERROR(check_lengths(args.fleet.lengths));
   RETURN_IF_ERROR(check_scale(args.scale));
@@ -174,8 +171,6 @@ void add_published_day(CLI::App& simulate, Outcome& outcome) {
   const auto args = std::make_shared<SimulateArgs>();
   CLI::App* day = simulate.add_subcommand("published-day", "DeepSeek's published day, from its load alone");
   add_common_options(*day, *args);
-  day->add_option("--seeds", args->num_seeds, "Runs, with consecutive seeds; the report shows their spread")
-      ->capture_default_str();
   day->add_option("--phi", args->phi, "Residual factor on the decode step (default: the profile's)");
   day->add_option("--mtp-acceptance", args->fleet.mtp_acceptance, "Share of MTP tokens accepted")
       ->capture_default_str();
@@ -189,10 +184,6 @@ void add_published_day(CLI::App& simulate, Outcome& outcome) {
   std::vector<const CLI::Option*> of_autoscale = add_scale_options(*day, *args);
   of_autoscale.push_back(day->add_flag("--yesterday", args->autoscale.knows_yesterday,
                                        "Autoscale: has seen a day of this shape (else only today's trend)"));
-  day->add_option("--slo-ttft", args->fleet.slo_ttft_s, "Objective: seconds to the first token")
-      ->capture_default_str();
-  day->add_option("--slo-speed", args->fleet.slo_tokens_per_s_per_user, "Objective: tokens/s per user")
-      ->capture_default_str();
   day->add_option("--max-queued", args->fleet.queued_prompts_max,
                   "Prompts that may wait at a prefill rank; more are refused")
       ->check(CLI::Range(1, 1 << 24))

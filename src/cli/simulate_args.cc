@@ -32,14 +32,57 @@ void print_figures(const sim::Report& report) {
   }
 }
 
-// Options that a report's own facts leave out, where they are not the default.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+using LengthFact = std::pair<const char*, double sim::LengthOptions::*>;
+
+constexpr LengthFact kLengthFacts[] = {{"input_tokens_mean", &sim::LengthOptions::input_mean_tokens},
+                                       {"input_cv2", &sim::LengthOptions::input_cv2},
+                                       {"output_tokens_mean", &sim::LengthOptions::output_mean_tokens},
+                                       {"output_cv2", &sim::LengthOptions::output_cv2}};
+constexpr LengthFact kClassFacts[] = {{"continuation_share", &sim::LengthOptions::continuation_share},
+                                      {"continuation_hit", &sim::LengthOptions::continuation_hit},
+                                      {"other_hit", &sim::LengthOptions::other_hit}};
+
+// What a made-up load was made of.
+void add_synthetic_facts(const SimulateArgs& args, Facts& facts) {
+  const sim::SyntheticOptions& made = args.synthetic;
+  const auto add = [&](const char* name, const auto& value) {
+    facts.emplace_back(name, fmt::format("{}", value));
+  };
+  add("seconds", made.seconds);
+  add("requests_per_s", made.requests_per_s);
+  add("arrivals", args.arrivals);
+  if (made.shape == sim::ArrivalShape::kBursty) add("arrival_cv2", made.arrival_cv2);
+  if (made.shape == sim::ArrivalShape::kDiurnal) {
+    add("load", args.load_file);
+    add("day_seconds", made.day_seconds);
+  }
+  add("burst", made.burst_share);
+  for (const auto& [name, field] : kLengthFacts) add(name, made.lengths.*field);
+  add("hits", args.hits);
+  if (made.hits == sim::HitModel::kConversations) {
+    add("shared", made.shared_share);
+    return;
+  }
+  for (const auto& [name, field] : kClassFacts) add(name, made.lengths.*field);
+}
+
+// Options that a report's own facts leave out: of the load all, of the others those that are not the default.
 void add_facts(const SimulateArgs& args, sim::Report& report) {
   const SimulateArgs plain;
-  const sim::LengthOptions& lengths = plain.synthetic.lengths;
   const auto add = [&](const char* name, const auto& value, const auto& usual) {
     if (value != usual) report.facts.emplace_back(name, fmt::format("{}", value));
   };
-  add("load", args.load_file, plain.load_file);
+  if (args.made_up) {
+    add_synthetic_facts(args, report.facts);
+  } else {
+    add("load", args.load_file, plain.load_file);
+    add("requests_per_day", args.fleet.requests_per_day, plain.fleet.requests_per_day);
+    for (const auto& [name, field] : kLengthFacts)
+      add(name, args.fleet.lengths.*field, plain.fleet.lengths.*field);
+    for (const auto& [name, field] : kClassFacts)
+      add(name, args.fleet.lengths.*field, plain.fleet.lengths.*field);
+  }
   add("schedule", args.schedule_file, plain.schedule_file);
   add("fleet_file", args.fleet_file, std::string());
   add("faults", fmt::format("{}", fmt::join(args.faults, " ")), std::string());
@@ -57,30 +100,9 @@ void add_facts(const SimulateArgs& args, sim::Report& report) {
   add("unit_start_s", args.autoscale.times.start_s, plain.autoscale.times.start_s);
   add("decode_drain_s", args.autoscale.times.decode_drain_s, plain.autoscale.times.decode_drain_s);
   add("prefill_drain_s", args.autoscale.times.prefill_drain_s, plain.autoscale.times.prefill_drain_s);
-  add("requests_per_day", args.fleet.requests_per_day, plain.fleet.requests_per_day);
   add("slo_ttft_s", args.fleet.slo_ttft_s, plain.fleet.slo_ttft_s);
   add("slo_tokens_per_s_per_user", args.fleet.slo_tokens_per_s_per_user,
       plain.fleet.slo_tokens_per_s_per_user);
-  add("arrivals", args.arrivals, plain.arrivals);
-  add("seconds", args.synthetic.seconds, plain.synthetic.seconds);
-  add("requests_per_s", args.synthetic.requests_per_s, plain.synthetic.requests_per_s);
-  add("burst", args.synthetic.burst_share, plain.synthetic.burst_share);
-  add("shared", args.synthetic.shared_share, plain.synthetic.shared_share);
-  for (const sim::LengthOptions& l : {args.synthetic.lengths, args.fleet.lengths}) {
-    add("input_tokens_mean", l.input_mean_tokens, lengths.input_mean_tokens);
-    add("input_cv2", l.input_cv2, lengths.input_cv2);
-    add("output_tokens_mean", l.output_mean_tokens, lengths.output_mean_tokens);
-    add("output_cv2", l.output_cv2, lengths.output_cv2);
-    add("continuation_share", l.continuation_share, lengths.continuation_share);
-    add("continuation_hit", l.continuation_hit, lengths.continuation_hit);
-    add("other_hit", l.other_hit, lengths.other_hit);
-  }
-  add("day_seconds", args.synthetic.day_seconds, plain.synthetic.day_seconds);
-  add("arrival_cv2", args.synthetic.arrival_cv2, plain.synthetic.arrival_cv2);
-  add("hits", args.hits, plain.hits);
-  add("mtp_acceptance", args.block.mtp_acceptance, plain.block.mtp_acceptance);
-  add("expert_imbalance", args.block.expert_imbalance, plain.block.expert_imbalance);
-  add("routers", args.block.num_routers, plain.block.num_routers);
 }
 
 }  // namespace
@@ -124,6 +146,9 @@ Status check_in_fraction(const std::string& text, double at_s, double fraction) 
 
 Status prepare(SimulateArgs& args, const char* fact, const char* kind) {
   RETURN_IF_ERROR(check_range("--report-delay", args.fleet.report_delay_ms, 0, 60'000));
+  RETURN_IF_ERROR(check_range("--seeds", args.num_seeds, 1, 1000));
+  RETURN_IF_ERROR(check_range("--slo-ttft", args.fleet.slo_ttft_s, 1e-3, 1e6));
+  RETURN_IF_ERROR(check_range("--slo-speed", args.fleet.slo_tokens_per_s_per_user, 1e-3, 1e6));
   if (!args.compare_dir.empty()) {
     const std::string file = args.compare_dir + "/summary.json";
     ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
@@ -156,6 +181,9 @@ void add_common_options(CLI::App& command, SimulateArgs& args) {
   command.add_option("--seed", args.fleet.seed, "Seed of arrivals, lengths and random policies")
       ->check(seed_number())
       ->capture_default_str();
+  command
+      .add_option("--seeds", args.num_seeds, "Runs, with consecutive seeds; the report shows their spread")
+      ->capture_default_str();
   command.add_option("--decode", args.decode, "Decode policy")->capture_default_str();
   command.add_option("--prefill", args.prefill, "Prefill policy")->capture_default_str();
   command
@@ -165,6 +193,10 @@ void add_common_options(CLI::App& command, SimulateArgs& args) {
   command.add_option("--fleet", args.fleet_file, "Another fleet (TOML)");
   command.add_option("--fault", args.faults, kFaultHelp);
   command.add_option("--report-delay", args.fleet.report_delay_ms, "Age of a load report on arrival, ms")
+      ->capture_default_str();
+  command.add_option("--slo-ttft", args.fleet.slo_ttft_s, "Objective: seconds to the first token")
+      ->capture_default_str();
+  command.add_option("--slo-speed", args.fleet.slo_tokens_per_s_per_user, "Objective: tokens/s per user")
       ->capture_default_str();
 }
 

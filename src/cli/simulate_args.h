@@ -35,6 +35,7 @@ struct SimulateArgs {
   std::string fleet_file;
   std::vector<std::string> faults;
   bool all_policies = false;
+  bool made_up = false;  // the load is `synthetic`, not a file's
   sim::BlockFleetOptions block;
   sim::SyntheticOptions synthetic;
   std::string arrivals = "poisson", hits = "conversations";

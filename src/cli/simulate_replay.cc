@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "cli/simulate_args.h"
+#include "sim/day_report.h"
 #include "sim/fleet_file.h"
 #include "sim/replay_report.h"
 
@@ -22,14 +23,16 @@ double within_parts(double at_s, double fraction) {
 constexpr double kRequestsMax = 2e6;  // made up for one replay, which is exact to the block
 
 Result<sim::BlockFleetOptions> replay_options(const SimulateArgs& args, const sim::HardwareProfile& hw,
-                                              double last_arrival_s) {
+                                              uint64_t seed, double last_arrival_s) {
   sim::BlockFleetOptions options = args.block;
   if (!args.fleet_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, read_text_file(args.fleet_file));
     RETURN_IF_ERROR(sim::read_fleet_file(args.fleet_file, text, options));
   }
-  options.seed = args.fleet.seed;
+  options.seed = seed;
   options.report_delay_ms = args.fleet.report_delay_ms;
+  options.slo_ttft_s = args.fleet.slo_ttft_s;
+  options.slo_tokens_per_s_per_user = args.fleet.slo_tokens_per_s_per_user;
   ASSIGN_OR_RETURN(options.prefill_policy, parse_prefill_policy(args.prefill));
   ASSIGN_OR_RETURN(options.decode_policy, parse_decode_policy(args.decode));
   for (const std::string& text : args.faults) {
@@ -91,7 +94,7 @@ Status size_units(const SimulateArgs& args, const sim::HardwareProfile& hw, cons
   day.lengths.output_mean_tokens = stats.output_mean, day.lengths.output_cv2 = stats.output_cv2;
   day.lengths.continuation_share = day.lengths.other_hit = 0;
   day.mtp_acceptance = fleet.mtp_acceptance;
-  day.slo_ttft_s = day.slo_tokens_per_s_per_user = 0;
+  day.slo_ttft_s = fleet.slo_ttft_s, day.slo_tokens_per_s_per_user = fleet.slo_tokens_per_s_per_user;
   day.decode_expert_imbalance = day.prefill_expert_imbalance = fleet.expert_imbalance;
   day.decode_blocks_per_rank = fleet.decode_blocks_per_rank;
   day.requests_per_day = stats.requests_per_s * fleet.rate_scale * sim::kDaySeconds;
@@ -157,46 +160,57 @@ double simulated_share(const sim::Trace& whole, double hour_s, double fraction) 
   return end_s > 0 ? part_s / end_s : 1;
 }
 
-Status run_replay(SimulateArgs& args, const sim::Trace& whole) {
-  RETURN_IF_ERROR(check_range("--fraction", args.fleet.fraction, 0.002, 1));
-  RETURN_IF_ERROR(check_range("--rate", args.block.rate_scale, 1e-3, 1e3));
-  RETURN_IF_ERROR(check_range("--mtp-acceptance", args.block.mtp_acceptance, 0, 1));
-  RETURN_IF_ERROR(check_range("--expert-imbalance", args.block.expert_imbalance, 1, 10));
-  RETURN_IF_ERROR(check_range("--routers", args.block.num_routers, 1, 64));
-  RETURN_IF_ERROR(read_scale_options(args));
-  ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
-  sim::Trace part;
-  if (args.fleet.fraction < 1) {
-    ASSIGN_OR_RETURN(part,
-                     sim::first_part_of_each_hour(whole, args.fleet.fraction, 3600 * args.block.rate_scale));
-  }
-  const sim::Trace& trace = args.fleet.fraction < 1 ? part : whole;
-  const double last_arrival_s =
-      static_cast<double>(trace.requests.back().arrival_us) / 1e6 / args.block.rate_scale;
-  ASSIGN_OR_RETURN(sim::BlockFleetOptions options, replay_options(args, hw, last_arrival_s));
-  options.unit_nodes = {nodes_of(options.decode_ranks, hw), nodes_of(options.prefill_ranks, hw)};
+// One seed's load on one fleet, ready to run; its runs keep pointers to `scale`.
+struct Replay {
+  sim::Trace trace;  // what is replayed of it
   ReplayScale scale;
-  if (args.scale == "schedule") RETURN_IF_ERROR(read_schedule(args, options, scale));
-  if (args.scale == "autoscale") RETURN_IF_ERROR(size_units(args, hw, trace, options, scale));
-  RETURN_IF_ERROR(prepare(args, "trace", "a replay"));
+  sim::BlockFleetOptions options;
   sim::ReplaySetting setting;
+  std::vector<sim::ReplayRun> runs;
+};
+
+Result<std::unique_ptr<Replay>> prepare_replay(const SimulateArgs& args, const sim::HardwareProfile& hw,
+                                               sim::Trace whole, uint64_t seed) {
+  auto replay = std::make_unique<Replay>();
+  sim::ReplaySetting& setting = replay->setting;
+  const double hour_s = 3600 * args.block.rate_scale;
   setting.fraction = args.fleet.fraction;
-  setting.share = simulated_share(whole, 3600 * args.block.rate_scale, args.fleet.fraction);
+  setting.share = simulated_share(whole, hour_s, args.fleet.fraction);
   setting.scale = args.scale;
   setting.whole_requests = static_cast<int64_t>(whole.requests.size());
   for (const sim::TraceRequest& r : whole.requests) setting.whole_output_tokens += r.output_tokens;
-  std::vector<sim::ReplayRun> runs = replay_runs(options, args.all_policies);
-  ProgressBar bar("replay");
-  for (size_t i = 0; i < runs.size(); ++i) {
-    scale_run(scale, runs[i].options);
-    runs[i].result = sim::run_block_fleet(hw, sim::ModelShape{}, trace, runs[i].options);
-    if (i == 0 && scale.autoscaler) setting.scale_log = scale.autoscaler->log();
-    bar.update(static_cast<double>(i + 1) / static_cast<double>(runs.size()));
+  replay->trace = std::move(whole);
+  if (args.fleet.fraction < 1) {
+    ASSIGN_OR_RETURN(replay->trace, sim::first_part_of_each_hour(replay->trace, args.fleet.fraction, hour_s));
   }
-  std::fprintf(stderr, "%.1f s for %zu replays\n", bar.elapsed_s(), runs.size());
-  sim::Report report = sim::replay_report(hw, trace, runs, setting);
-  RETURN_IF_ERROR(finish(report, args));
-  for (const sim::ReplayRun& run : runs) {
+  const double last_arrival_s =
+      static_cast<double>(replay->trace.requests.back().arrival_us) / 1e6 / args.block.rate_scale;
+  sim::BlockFleetOptions& options = replay->options;
+  ASSIGN_OR_RETURN(options, replay_options(args, hw, seed, last_arrival_s));
+  options.unit_nodes = {nodes_of(options.decode_ranks, hw), nodes_of(options.prefill_ranks, hw)};
+  if (args.scale == "schedule") RETURN_IF_ERROR(read_schedule(args, options, replay->scale));
+  if (args.scale == "autoscale") {
+    RETURN_IF_ERROR(size_units(args, hw, replay->trace, options, replay->scale));
+    setting.budget_nodes = replay->scale.autoscale->budget_nodes;
+  }
+  return replay;
+}
+
+// Runs the policies one after another; the bar's share is that of `num_runs`, of which `done` are.
+void run_policies(Replay& replay, const sim::HardwareProfile& hw, ProgressBar& bar, size_t done,
+                  size_t num_runs) {
+  for (size_t i = 0; i < replay.runs.size(); ++i) {
+    sim::ReplayRun& run = replay.runs[i];
+    scale_run(replay.scale, run.options);
+    run.result = sim::run_block_fleet(hw, sim::ModelShape{}, replay.trace, run.options, [&](double share) {
+      bar.update((static_cast<double>(done + i) + share) / static_cast<double>(num_runs));
+    });
+    if (i == 0 && replay.scale.autoscaler) replay.setting.scale_log = replay.scale.autoscaler->log();
+  }
+}
+
+Status check_rules(const Replay& replay) {
+  for (const sim::ReplayRun& run : replay.runs) {
     for (const std::string& text : run.result.violations)
       std::fprintf(stderr, "broken rule: %s\n", text.c_str());
     if (!run.result.violations.empty()) {
@@ -207,11 +221,47 @@ Status run_replay(SimulateArgs& args, const sim::Trace& whole) {
   return ok_status();
 }
 
+// The load of a seed. The first one's replay makes the report, with every other policy where asked for.
+Status run_replay(SimulateArgs& args, const std::function<sim::Trace(uint64_t seed)>& load) {
+  RETURN_IF_ERROR(check_range("--fraction", args.fleet.fraction, 0.002, 1));
+  RETURN_IF_ERROR(check_range("--rate", args.block.rate_scale, 1e-3, 1e3));
+  RETURN_IF_ERROR(check_range("--mtp-acceptance", args.block.mtp_acceptance, 0, 1));
+  RETURN_IF_ERROR(check_range("--expert-imbalance", args.block.expert_imbalance, 1, 10));
+  RETURN_IF_ERROR(check_range("--routers", args.block.num_routers, 1, 64));
+  RETURN_IF_ERROR(read_scale_options(args));
+  ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
+  const uint64_t seed = args.fleet.seed;
+  ASSIGN_OR_RETURN(std::unique_ptr<Replay> replay, prepare_replay(args, hw, load(seed), seed));
+  RETURN_IF_ERROR(prepare(args, "trace", "a replay"));
+  replay->runs = replay_runs(replay->options, args.all_policies);
+  const size_t others = static_cast<size_t>(args.num_seeds) - 1, num_runs = replay->runs.size() + others;
+  size_t done = 0;
+  ProgressBar bar("replay");
+  std::vector<sim::Report> reports;
+  Status rules = ok_status();
+  for (size_t i = 0; i <= others; ++i) {
+    if (i > 0) {
+      ASSIGN_OR_RETURN(replay, prepare_replay(args, hw, load(seed + i), seed + i));
+      replay->runs = replay_runs(replay->options, false);
+    }
+    run_policies(*replay, hw, bar, done, num_runs);
+    done += replay->runs.size();
+    if (rules.ok()) rules = check_rules(*replay);
+    reports.push_back(
+        sim::replay_report(hw, sim::ModelShape{}, replay->trace, replay->runs, replay->setting));
+  }
+  std::fprintf(stderr, "%.1f s for %zu replays\n", bar.elapsed_s(), num_runs);
+  sim::Report& report = reports.front();
+  if (others > 0) sim::add_seed_spread(report, std::vector<sim::Report>(reports));
+  RETURN_IF_ERROR(finish(report, args));
+  return rules;
+}
+
 Status run_trace(SimulateArgs& args) {
   const std::string file = find_data_file(args.trace_file);
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const sim::Trace trace, sim::parse_trace(file, text));
-  return run_replay(args, trace);
+  return run_replay(args, [&](uint64_t) { return trace; });
 }
 
 Status run_synthetic(SimulateArgs& args) {
@@ -235,7 +285,8 @@ Status run_synthetic(SimulateArgs& args) {
     ASSIGN_OR_RETURN(const sim::HourlyLoad hourly, sim::parse_hourly_load(file, text));
     args.synthetic.day_load = hourly.load;
   }
-  return run_replay(args, sim::synthetic_trace(args.synthetic, args.fleet.seed));
+  args.made_up = true;
+  return run_replay(args, [&](uint64_t seed) { return sim::synthetic_trace(args.synthetic, seed); });
 }
 
 // The options of every replay, and what runs it.

@@ -8,6 +8,7 @@
 namespace fathom::sim {
 namespace {
 
+constexpr int64_t kProgressCalls = 1000;      // in a run
 constexpr double kRankBlocksMin = 8;          // one prompt of a few blocks must fit
 constexpr double kFleetBlocksMax = 32 << 20;  // some hundred MB of books
 
@@ -20,6 +21,12 @@ double blocks_per_rank(const HardwareProfile& hw, const ModelShape& model, const
 }
 
 }  // namespace
+
+DecodeUnitShape decode_shape_of(const BlockFleetOptions& options) {
+  const bool mtp = options.mtp_acceptance > 0;
+  return {static_cast<double>(options.decode_ranks), static_cast<double>(options.expert_slots),
+          mtp ? 2.0 : 1.0, options.expert_imbalance, mtp};
+}
 
 Status validate_block_fleet(const HardwareProfile& hw, const ModelShape& model,
                             const BlockFleetOptions& options) {
@@ -56,16 +63,14 @@ BlockFleet::BlockFleet(const HardwareProfile& hw, const ModelShape& model, const
   live_growth_tokens_ = static_cast<int64_t>(stats.output_mean * (1 + stats.output_cv2) / 2);
   cost_.ns_per_token = sim_cost_.a_us_per_token * 1e3;
   cost_.ns_per_pair = sim_cost_.b_us_per_pair * 1e3;
-  decode_shape_ = {static_cast<double>(options.decode_ranks), static_cast<double>(options.expert_slots),
-                   options.mtp_acceptance > 0 ? 2.0 : 1.0, options.expert_imbalance,
-                   options.mtp_acceptance > 0};
+  decode_shape_ = decode_shape_of(options);
   result_.decode_dispatches.resize(static_cast<size_t>(options.decode_units));
   result_.prefill_tokens.resize(static_cast<size_t>(options.prefill_units * options.prefill_ranks));
   make_units();
   make_balancers();
 }
 
-BlockFleetResult BlockFleet::run() {
+BlockFleetResult BlockFleet::run(const Progress& progress) {
   for (size_t i = 0; i < trace_.requests.size(); ++i) {
     const auto at =
         static_cast<int64_t>(static_cast<double>(trace_.requests[i].arrival_us) * 1e3 / options_.rate_scale);
@@ -76,9 +81,16 @@ BlockFleetResult BlockFleet::run() {
   start_scaling();
   for (const Fault& fault : options_.faults) schedule(fault);
   const int64_t limit = healed_ns_ + seconds_ns(options_.deadline_s * 2 + 60);
+  const auto all = static_cast<int64_t>(trace_.requests.size());
+  int64_t told = 0;
   while (!events_.empty() && events_.next_ns() <= limit) {
     now_ = events_.next_ns();
     events_.pop()();
+    const int64_t ended = result_.finished + result_.expired;
+    if (!progress || (ended - told) * kProgressCalls < all) continue;
+    told = ended;
+    progress(
+        std::min(1.0, static_cast<double>(ended) / static_cast<double>(std::max(all, result_.requests))));
   }
   check_end();
   finish_metrics();
@@ -180,6 +192,7 @@ void BlockFleet::admit(const TraceRequest& r, uint64_t unique) {
   }
   request.keys = std::make_shared<const KeyChain>(std::move(keys));
   ++result_.requests;
+  ++cell().arrived_requests;
   result_.input_tokens += r.input_tokens;
   scaled_input_ += r.input_tokens;
   scaled_output_ += r.output_tokens;
@@ -199,7 +212,7 @@ void BlockFleet::deadline(int id) {
   abort_where_it_runs(id);
   ++request.epoch;
   request.phase = Phase::kExpired;
-  ++result_.expired;
+  note_end(request);
   check_answered(request, id);
 }
 
@@ -242,8 +255,10 @@ void BlockFleet::replay(int id) {
   Request& request = requests_[static_cast<size_t>(id)];
   if (request.ended()) return;
   ++result_.replays;
+  ++cell().replays;
   ++request.epoch;
   request.decode_unit = request.decode_rank = -1;
+  request.waits_from_ns = -1;
   route(id);
 }
 
@@ -270,11 +285,7 @@ void BlockFleet::tokens_at_api(int id, uint32_t epoch, int32_t first, int32_t co
                           first < request.sent_tokens ? "tokens_once" : "tokens_in_order", id, first,
                           request.sent_tokens));
   }
-  if (request.sent_tokens == 0) {
-    result_.ttft_ms.add(static_cast<uint64_t>((now_ - request.arrival_ns) / 1'000'000));
-  } else {
-    result_.gap_ms.add(static_cast<uint64_t>((now_ - request.last_token_ns) / 1'000'000));
-  }
+  note_token(request);
   request.last_token_ns = now_;
   request.sent_tokens += count;
   result_.output_tokens += count;
@@ -283,7 +294,7 @@ void BlockFleet::tokens_at_api(int id, uint32_t epoch, int32_t first, int32_t co
     violation(fmt::format("tokens_once: request {} got too many", id));
   if (request.sent_tokens >= request.output_tokens) {
     request.phase = Phase::kFinished;
-    ++result_.finished;
+    note_end(request);
     check_answered(request, id);
   }
 }
@@ -439,18 +450,6 @@ void BlockFleet::check_end() {
   }
 }
 
-void BlockFleet::finish_metrics() {
-  result_.ended_s = static_cast<double>(now_) / 1e9;
-  const auto mean = [](double sum, int64_t count) {
-    return count > 0 ? sum / static_cast<double>(count) : 1;
-  };
-  result_.prefill_tokens_ratio = mean(prefill_tokens_ratio_sum_, busy_forwards_);
-  result_.prefill_cost_ratio = mean(prefill_cost_ratio_sum_, busy_forwards_);
-  result_.decode_kv_ratio = mean(kv_ratio_sum_, busy_steps_);
-  result_.decode_requests_ratio = mean(requests_ratio_sum_, busy_steps_);
-  result_.tokens_per_s_per_user = tokens_ > 0 ? tokens_x_speed_ / tokens_ : 0;
-}
-
 Result<FaultKind> parse_fault_kind(std::string_view name) {
   constexpr std::pair<std::string_view, FaultKind> kKinds[] = {
       {"unit-loss", FaultKind::kUnitLoss},         {"slow-rank", FaultKind::kSlowRank},
@@ -465,8 +464,8 @@ Result<FaultKind> parse_fault_kind(std::string_view name) {
 }
 
 BlockFleetResult run_block_fleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
-                                 const BlockFleetOptions& options) {
-  return BlockFleet(hw, model, trace, options).run();
+                                 const BlockFleetOptions& options, const Progress& progress) {
+  return BlockFleet(hw, model, trace, options).run(progress);
 }
 
 }  // namespace fathom::sim

@@ -4,13 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "balance/decode_balancer.h"
 #include "balance/prefill_balancer.h"
 #include "sim/cost_model.h"
-#include "sim/histogram.h"
+#include "sim/fleet_metrics.h"
 #include "sim/scale.h"
 #include "sim/trace.h"
 
@@ -63,6 +64,8 @@ struct BlockFleetOptions {
   double mtp_acceptance = 0.85;
   double expert_imbalance = 1.15;  // f_ep of both phases: between the published day's 1.08 and 1.20
   double deadline_s = 600;
+  double slo_ttft_s = 10;  // objectives, for attainment and goodput
+  double slo_tokens_per_s_per_user = 15;
   double rate_scale = 1;  // arrivals come this much faster than in the trace
   uint64_t seed = 1;
   double message_loss = 0;  // of hand-over messages
@@ -93,6 +96,11 @@ struct BlockFleetResult {
   double decode_kv_ratio = 1, decode_requests_ratio = 1;  // over steps with at least four requests per rank
   double tokens_per_s_per_user = 0;                       // token-weighted
   double ended_s = 0;
+  double last_arrival_s = 0;
+  // By time, from the start to the last answer. Percentiles of what users feel, and means over them.
+  FleetMetrics metrics;
+  double cell_s = 0;                       // length of a cell
+  double kv_room_tokens = 0;               // of a decode rank
   std::vector<int64_t> decode_dispatches;  // per unit
   std::vector<int64_t> prefill_tokens;     // sent to each rank, unit-major
   // Until the last arrival: nodes serving and starting, and nodes that drain,
@@ -108,6 +116,12 @@ struct BlockFleetResult {
   }
 };
 
+// Called now and then with the share done; may be empty.
+using Progress = std::function<void(double done)>;
+
+// Its decode unit. With an acceptance of 0 there is no MTP layer.
+DecodeUnitShape decode_shape_of(const BlockFleetOptions& options);
+
 // Says which limit or constant of the profile the fleet breaks, naming file and field.
 Status validate_block_fleet(const HardwareProfile& hw, const ModelShape& model,
                             const BlockFleetOptions& options);
@@ -116,6 +130,6 @@ Status validate_block_fleet(const HardwareProfile& hw, const ModelShape& model,
 // answered_by_deadline; and after the faults have healed: served_after_healing, everything_ends,
 // nothing_leaks.
 BlockFleetResult run_block_fleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
-                                 const BlockFleetOptions& options);
+                                 const BlockFleetOptions& options, const Progress& progress = {});
 
 }  // namespace fathom::sim

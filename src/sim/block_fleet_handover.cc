@@ -9,11 +9,13 @@ void BlockFleet::offer(int unit, int rank, int id, uint32_t epoch) {
   Request& request = requests_[static_cast<size_t>(id)];
   const auto placed = decode_balancer_->place({sequence->num_tokens, sequence->left_tokens});
   if (!placed) {  // no rank has room: the prompt's blocks wait here
+    note_waiting(request);
     events_.at(now_ + kRetryNs, [this, unit, rank, id, epoch, incarnation = prefill_unit(unit).incarnation] {
       if (prefill_unit(unit).incarnation == incarnation) offer(unit, rank, id, epoch);
     });
     return;
   }
+  note_placed(request);
   sequence->peer_unit = placed->rank.unit;
   sequence->peer_rank = placed->rank.rank;
   ++result_.decode_dispatches[static_cast<size_t>(placed->rank.unit)];
@@ -41,7 +43,8 @@ BlockFleet::Offer BlockFleet::offer_of(const BlockSequence& s, bool at_prefill, 
 
 void BlockFleet::send(bool to_decode, HandoverMessage message, const Offer& offer) {
   if (rng_.next_double() < options_.message_loss) return;
-  const int64_t delay = seconds_ns((kMessageMsMin + rng_.next_double() * options_.message_delay_ms_max) / 1e3);
+  const int64_t delay =
+      seconds_ns((kMessageMsMin + rng_.next_double() * options_.message_delay_ms_max) / 1e3);
   events_.at(now_ + delay, [this, to_decode, message, offer] {
     if (to_decode) {
       decode_message(message, offer);
@@ -66,7 +69,8 @@ void BlockFleet::prefill_event(int unit_idx, int rank, int id, uint32_t epoch, H
     apply_prefill(unit_idx, rank, *s, s->prefill_leg.on_event(event));
     s = unit.ranks[static_cast<size_t>(rank)].find(id, epoch);  // what was applied may have ended it
     // Waiting for a decode rank, the leg has not begun: nothing but the blocks to give back.
-    if (event == HandoverEvent::kAbort && s != nullptr && s->prefill_leg.state() == PrefillLeg::State::kIdle) {
+    if (event == HandoverEvent::kAbort && s != nullptr &&
+        s->prefill_leg.state() == PrefillLeg::State::kIdle) {
       unit.ranks[static_cast<size_t>(rank)].erase(id, epoch);
     }
   } else if (event == HandoverEvent::kAbort) {
@@ -97,7 +101,10 @@ void BlockFleet::apply_prefill(int unit, int rank, BlockSequence& s, HandoverAct
   const PrefillLeg::State outcome = s.prefill_leg.state();
   rank_of(false, unit, rank).erase(id, epoch);
   wake(prefill_unit(unit));
-  if (outcome == PrefillLeg::State::kRejected) ++result_.refused_offers;
+  if (outcome == PrefillLeg::State::kRejected) {
+    ++result_.refused_offers;
+    ++cell().refused_offers;
+  }
   if ((outcome == PrefillLeg::State::kRejected || outcome == PrefillLeg::State::kExpired) &&
       requests_[static_cast<size_t>(id)].epoch == epoch) {
     replay(id);

@@ -1,7 +1,7 @@
 // The inside of run_block_fleet: events, requests as the api sees them, units,
-// and the functions between them. One class over four files: block_fleet.cc
+// and the functions between them. One class over five files: block_fleet.cc
 // (requests, faults, checks), _units.cc (steps), _handover.cc (the two legs),
-// _scale.cc (which units serve).
+// _scale.cc (which units serve), _metrics.cc (what is measured).
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 #include "sim/active_faults.h"
 #include "sim/block_fleet.h"
 #include "sim/block_rank.h"
+#include "sim/overlap_times.h"
 
 namespace fathom::sim {
 
@@ -68,6 +69,10 @@ struct Request {
   int prefill_unit = -1, prefill_rank = -1, decode_unit = -1, decode_rank = -1;
   int64_t prefill_since_ns = 0;
   int64_t deadline_ns = 0;
+  // For the metrics, -1: not yet. Start of its first forward and of its first decode step, also where it is
+  // replayed later; since when it waits for a decode rank with room.
+  int64_t computed_from_ns = -1, decoded_from_ns = -1, waits_from_ns = -1;
+  bool ttft_met = false;
   bool ended() const { return phase == Phase::kFinished || phase == Phase::kExpired; }
 };
 
@@ -89,7 +94,7 @@ class BlockFleet {
  public:
   BlockFleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
              const BlockFleetOptions& options);
-  BlockFleetResult run();
+  BlockFleetResult run(const Progress& progress);
 
  private:
   void violation(std::string text);
@@ -184,8 +189,31 @@ class BlockFleet {
   void use_units(UnitCounts serving, UnitCounts held);
   void open_units(bool decode, int wanted);
   UnitCounts draining() const;
-  // Nodes since the last call.
-  void account_nodes();
+  // Nodes since the last call, up to a time.
+  void account_nodes(int64_t until_ns);
+  void count_drains();
+
+  // metrics
+
+  FleetCell& cell() { return cells_.at(now_); }
+  void note_waiting(Request& request);    // for a decode rank with room
+  void note_placed(Request& request);     // on one
+  void note_computing(Request& request);  // a chunk of its prompt is in the forward that starts now
+  void note_prompt(const Request& request, const BlockSequence& sequence);
+  void note_token(Request& request);
+  void note_end(const Request& request);
+  struct ForwardWork {  // over the ranks of a unit
+    double us_max = 0, us_sum = 0;
+    int64_t tokens_max = 0, tokens_sum = 0, tokens_slowest = 0;
+    size_t num_chunks = 0;
+  };
+  void note_forward(const Unit& unit, const ForwardWork& work, double us);
+  struct StepWork {
+    DecodeLoad load;  // a slow rank counts for more
+    double kv_sum = 0, kv_most = 0;
+  };
+  void note_step(const Unit& unit, const StepWork& work, const SteadyLayer& layer, double us);
+  void note_tokens(const BlockSequence& sequence, int32_t count, double us);
 
   // checks
 
@@ -219,7 +247,8 @@ class BlockFleet {
   double crowd_ = 1;
   bool registry_lost_ = false;
   bool starts_blocked_ = false;
-  int64_t last_arrival_ns_ = 0;
+  int64_t last_arrival_ns_ = 0, last_end_ns_ = 0;
+  GrowingCells cells_;
   UnitCounts held_;
   int64_t accounted_ns_ = 0;
   int64_t scaled_input_ = 0,

@@ -6,7 +6,7 @@
 namespace fathom::sim {
 namespace {
 
-constexpr int64_t kAccountNs = 1'000'000'000;  // drains are counted to the second
+constexpr int64_t kAccountNs = 1'000'000'000;
 
 }  // namespace
 
@@ -20,17 +20,32 @@ UnitCounts BlockFleet::draining() const {
   return draining;
 }
 
-void BlockFleet::account_nodes() {
-  const int64_t until = std::min(now_, last_arrival_ns_);
-  const double seconds = static_cast<double>(until - accounted_ns_) / 1e9;
-  const auto nodes = [&](const UnitCounts& units) {
-    return units.decode * options_.unit_nodes.decode + units.prefill * options_.unit_nodes.prefill;
-  };
-  const int held = nodes(held_), drains = nodes(draining());
-  result_.node_seconds += seconds * held;
-  result_.drain_node_seconds += seconds * drains;
-  result_.nodes_peak = std::max(result_.nodes_peak, held + drains);
-  accounted_ns_ = until;
+void BlockFleet::account_nodes(int64_t until_ns) {
+  const UnitCounts drains = draining();
+  const UnitCounts& of = options_.unit_nodes;
+  cells_.spread(accounted_ns_, until_ns, [&](FleetCell& c, double seconds) {
+    c.seconds += seconds;
+    c.decode_node_seconds += seconds * held_.decode * of.decode;
+    c.prefill_node_seconds += seconds * held_.prefill * of.prefill;
+    c.decode_drain_node_seconds += seconds * drains.decode * of.decode;
+    c.prefill_drain_node_seconds += seconds * drains.prefill * of.prefill;
+  });
+  // The sums end with the last arrival: what is left then is answered, and nothing new comes.
+  const int64_t counted_ns = std::min(until_ns, last_arrival_ns_) - std::min(accounted_ns_, last_arrival_ns_);
+  const double seconds = static_cast<double>(counted_ns) / 1e9;
+  const int held_nodes = held_.decode * of.decode + held_.prefill * of.prefill;
+  const int drain_nodes = drains.decode * of.decode + drains.prefill * of.prefill;
+  result_.node_seconds += seconds * held_nodes;
+  result_.drain_node_seconds += seconds * drain_nodes;
+  result_.nodes_peak = std::max(result_.nodes_peak, held_nodes + drain_nodes);
+  accounted_ns_ = std::max(accounted_ns_, until_ns);
+}
+
+// To the second, as long as requests come or run.
+void BlockFleet::count_drains() {
+  account_nodes(now_);
+  if (now_ < last_arrival_ns_ || result_.finished + result_.expired < result_.requests)
+    events_.at(now_ + kAccountNs, [this] { count_drains(); });
 }
 
 // The highest closes first. A unit that opens is a new one: what it had cached went with its nodes.
@@ -59,17 +74,16 @@ void BlockFleet::open_units(bool decode, int wanted) {
 void BlockFleet::start_scaling() {
   held_ = options_.scale ? options_.scale_initial : UnitCounts{options_.decode_units, options_.prefill_units};
   use_units(held_, held_);
-  events_.at(last_arrival_ns_, [this] { account_nodes(); });
+  events_.at(last_arrival_ns_, [this] { account_nodes(now_); });
   if (!options_.scale) return;
-  for (int64_t at = kAccountNs; at < last_arrival_ns_; at += kAccountNs)
-    events_.at(at, [this] { account_nodes(); });
+  events_.at(kAccountNs, [this] { count_drains(); });
   const int64_t interval_ns = seconds_ns(options_.scale_interval_s);
   for (int64_t at = interval_ns; at < last_arrival_ns_; at += interval_ns)
     events_.at(at, [this] { scale_units(); });
 }
 
 void BlockFleet::scale_units() {
-  account_nodes();
+  account_nodes(now_);
   ScaleInput in;
   in.day_second = static_cast<double>(now_) / 1e9;
   in.draining = draining();
@@ -88,7 +102,7 @@ void BlockFleet::use_units(UnitCounts serving, UnitCounts held) {
   open_units(true, serving.decode);
   open_units(false, serving.prefill);
   held_ = held;
-  account_nodes();
+  account_nodes(now_);
   if (!result_.units.empty() && result_.units.back().units == serving) return;
   const int nodes =
       serving.decode * options_.unit_nodes.decode + serving.prefill * options_.unit_nodes.prefill;

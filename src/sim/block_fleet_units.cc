@@ -4,11 +4,6 @@
 #include "sim/block_fleet_impl.h"
 
 namespace fathom::sim {
-namespace {
-
-constexpr double kBalancedRequestsMin = 4;  // per rank; ratios of emptier units say little
-
-}  // namespace
 
 void BlockFleet::wake(Unit& unit) {
   if (unit.stepping || !unit.alive) return;
@@ -20,29 +15,24 @@ void BlockFleet::wake(Unit& unit) {
 }
 
 void BlockFleet::begin_forward(Unit& unit) {
-  double busiest_us = 0, sum_us = 0;
-  int64_t tokens_max = 0, tokens_sum = 0, tokens_slowest = 0;
-  size_t num_chunks = 0;
+  ForwardWork work;
   for (size_t r = 0; r < unit.ranks.size(); ++r) {
     const RankLoad load = unit.ranks[r].plan_prefill_step(cost_, unit.chunks[r]);
     const double us = static_cast<double>(load.cost) / 1e3 * unit.slowness[r];
-    if (us > busiest_us) busiest_us = us, tokens_slowest = load.tokens;
-    sum_us += us;
-    tokens_max = std::max(tokens_max, load.tokens);
-    tokens_sum += load.tokens;
-    num_chunks += unit.chunks[r].size();
+    if (us > work.us_max) work.us_max = us, work.tokens_slowest = load.tokens;
+    work.us_sum += us;
+    work.tokens_max = std::max(work.tokens_max, load.tokens);
+    work.tokens_sum += load.tokens;
+    work.num_chunks += unit.chunks[r].size();
+    for (const BlockRank::Chunk& chunk : unit.chunks[r])
+      note_computing(requests_[static_cast<size_t>(chunk.request)]);
   }
   report_prefill(unit);
-  if (num_chunks == 0) return;
-  if (num_chunks >= unit.ranks.size()) {
-    const auto ranks = static_cast<double>(unit.ranks.size());
-    ++busy_forwards_;
-    prefill_cost_ratio_sum_ += busiest_us * ranks / sum_us;
-    prefill_tokens_ratio_sum_ += static_cast<double>(tokens_max) * ranks / static_cast<double>(tokens_sum);
-  }
+  if (work.num_chunks == 0) return;
   unit.stepping = true;
   const double us =
-      prefill_forward_us(hw_, model_, sim_cost_, busiest_us, static_cast<double>(tokens_slowest));
+      prefill_forward_us(hw_, model_, sim_cost_, work.us_max, static_cast<double>(work.tokens_slowest));
+  note_forward(unit, work, us);
   events_.at(now_ + static_cast<int64_t>(us * 1e3), [this, &unit, incarnation = unit.incarnation] {
     if (unit.incarnation == incarnation) end_forward(unit);
   });
@@ -63,7 +53,7 @@ void BlockFleet::end_forward(Unit& unit) {
 void BlockFleet::prompt_done(Unit& unit, int rank, const BlockRank::Chunk& chunk) {
   BlockSequence& sequence = *unit.ranks[static_cast<size_t>(rank)].find(chunk.request, chunk.epoch);
   Request& request = requests_[static_cast<size_t>(chunk.request)];
-  if (sequence.epoch == 0) result_.cached_tokens += sequence.num_cached;
+  note_prompt(request, sequence);
   note_cached(unit, rank, request, sequence);
   sequence.stage = SequenceStage::kHandover;
   const int32_t position = sequence.prompt_tokens - request.prompt_tokens;
@@ -107,32 +97,34 @@ int64_t BlockFleet::report_delay_ns() const { return seconds_ns(options_.report_
 void BlockFleet::begin_decode_step(Unit& unit) {
   std::vector<Stepping> stepping;
   std::vector<BlockSequence*> run, retract;
-  DecodeLoad load;
-  double kv_sum = 0;
+  StepWork work;
+  DecodeLoad& load = work.load;
   std::vector<Stepping> retracted;
   for (size_t r = 0; r < unit.ranks.size(); ++r) {
     if (unit.ranks[r].num_sequences() == 0) continue;
     retract.clear();
     unit.ranks[r].plan_decode_step(run, retract);
-    for (const BlockSequence* s : run) stepping.push_back({static_cast<int>(r), s->request, s->epoch});
+    for (const BlockSequence* s : run) {
+      stepping.push_back({static_cast<int>(r), s->request, s->epoch});
+      int64_t& from_ns = requests_[static_cast<size_t>(s->request)].decoded_from_ns;
+      if (from_ns < 0) from_ns = now_;
+    }
     for (const BlockSequence* s : retract) retracted.push_back({static_cast<int>(r), s->request, s->epoch});
     const auto kv = static_cast<double>(unit.ranks[r].kv_tokens());
     load.requests_max = std::max(load.requests_max, static_cast<double>(run.size()) * unit.slowness[r]);
     load.kv_tokens_max = std::max(load.kv_tokens_max, kv * unit.slowness[r]);
-    kv_sum += kv;
+    work.kv_most = std::max(work.kv_most, kv);
+    work.kv_sum += kv;
   }
   for (const Stepping& s : retracted) retract_from_decode(unit, s);
   report_decode(unit);
   if (stepping.empty()) return;
-  const auto ranks = static_cast<double>(unit.ranks.size());
-  load.requests_mean = static_cast<double>(stepping.size()) / ranks;
-  if (load.requests_mean >= kBalancedRequestsMin) {
-    ++busy_steps_;
-    kv_ratio_sum_ += load.kv_tokens_max * ranks / kv_sum;
-    requests_ratio_sum_ += load.requests_max / load.requests_mean;
-  }
+  load.requests_mean = static_cast<double>(stepping.size()) / static_cast<double>(unit.ranks.size());
   unit.stepping = true;
-  const double us = decode_step_us(hw_, model_, decode_shape_, load);
+  const SteadyLayer layer = decode_layer(decode_stages(hw_, model_, decode_shape_, load),
+                                         decode_stages(hw_, model_, decode_shape_, load, false));
+  const double us = decode_step_us(hw_, model_, decode_shape_, layer.layer_us);
+  note_step(unit, work, layer, us);
   events_.at(now_ + static_cast<int64_t>(us * 1e3),
              [this, &unit, us, stepping = std::move(stepping), incarnation = unit.incarnation] {
                if (unit.incarnation == incarnation) end_decode_step(unit, stepping, us);
@@ -141,6 +133,7 @@ void BlockFleet::begin_decode_step(Unit& unit) {
 
 void BlockFleet::retract_from_decode(Unit& unit, const Stepping& s) {
   ++result_.retractions;
+  ++cell().retractions;
   decode_event(unit.idx, s.rank, s.request, s.epoch, HandoverEvent::kAbort);
   if (requests_[static_cast<size_t>(s.request)].epoch == s.epoch) replay(s.request);
 }
@@ -159,8 +152,7 @@ void BlockFleet::end_decode_step(Unit& unit, const std::vector<Stepping>& steppi
     if (got == 0) continue;  // the plan promises one token; a second is luck
     s->left_tokens -= got;
     sabotage_rank(rank, at.request);
-    tokens_ += got;
-    tokens_x_speed_ += got * (got / (us / 1e6));
+    note_tokens(*s, got, us);
     const int times = sabotages(BlockSabotage::kLoseToken, at.request) && s->left_tokens > 0 ? 0
                       : sabotages(BlockSabotage::kRepeatToken, at.request)                   ? 2
                                                                                              : 1;

@@ -169,6 +169,15 @@ Result<DayFiles> parse_day_files(const std::string& load_file, std::string_view 
   return DayFiles{DayLoad(hourly.load), std::move(schedule), income, hourly.start_hour};
 }
 
+std::string units_csv(const std::vector<DaySchedule::Change>& changes, int start_hour) {
+  std::string csv = "from,nodes,decode_units,prefill_units\n";
+  for (const DaySchedule::Change& c : changes) {
+    csv += fmt::format("{},{},{},{}\n", clock_of(c.second, start_hour), c.nodes, c.units.decode,
+                       c.units.prefill);
+  }
+  return csv;
+}
+
 std::string clock_of(double second, int start_hour) {
   const int minutes = static_cast<int>(second / 60) + start_hour * 60;
   return fmt::format("{:02}:{:02}", minutes / 60 % 24, minutes % 60);

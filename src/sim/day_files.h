@@ -83,6 +83,9 @@ inline constexpr UnitCounts kPublishedUnitNodes{kDecodeUnitNodes, kPrefillUnitNo
 Result<DaySchedule> parse_schedule(const std::string& file, std::string_view text,
                                    const UnitCounts& unit_nodes = kPublishedUnitNodes);
 
+// Rows that parse_schedule reads, of a day that starts at start_hour.
+std::string units_csv(const std::vector<DaySchedule::Change>& changes, int start_hour);
+
 // Each reads the text of one file; errors name file, line and field.
 Result<DayFiles> parse_day_files(const std::string& load_file, std::string_view load_text,
                                  const std::string& schedule_file, std::string_view schedule_text,

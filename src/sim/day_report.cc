@@ -2,15 +2,14 @@
 #include "sim/day_report.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/check.h"
-#include "sim/overlap_times.h"
 
 namespace fathom::sim {
 namespace {
 
 constexpr double kHourSeconds = 3600;
+constexpr int kPeakHour = 10;  // of the day, 22:00
 
 double ratio(double a, double b) { return b != 0 ? a / b : 0; }
 
@@ -98,7 +97,7 @@ class DayFigures : DayPage {
     const double hit = static_cast<double>(t_.cached_tokens) * per_day;
     const double input = static_cast<double>(t_.input_tokens) * per_day;
     const double output = static_cast<double>(t_.finished_output_tokens) * per_day;
-    const double income = (hit * prices_.hit + (input - hit) * prices_.miss + output * prices_.output) / 1e6;
+    const double income = prices_.usd(hit, input, output);
     add("theoretical_income_usd", income, Origin::kInput, 562027,
         "tokens times R1's prices; the load is an input");
     add("margin_percent", ratio(income - cost, cost) * 100, Origin::kInput, 545, "");
@@ -116,38 +115,15 @@ class DayFigures : DayPage {
   }
 
   void speed() {
-    const double speed = ratio(t_.tokens_x_speed, t_.tokens);
-    add("decode_tokens_per_s_per_user", speed, Origin::kFit, 21,
+    add("decode_tokens_per_s_per_user", ratio(t_.tokens_x_speed, t_.tokens), Origin::kFit, 21,
         "published 20-22; token-weighted; one fitted constant, decode_phi, was set for it");
-    add("decode_tokens_per_s_per_user_time_weighted", ratio(t_.tokens, t_.live_x_seconds));
-    add("decode_tokens_per_s_per_user_request_p50", t_.speed_milli.percentile(0.5) / 1e3);
-    add("decode_tokens_per_s_per_user_request_p10", t_.speed_milli.percentile(0.1) / 1e3);
-    add("decode_tokens_per_s_per_user_request_p01", t_.speed_milli.percentile(0.01) / 1e3);
-    add("kv_tokens_per_output_token", ratio(t_.tokens_x_kv, t_.tokens), Origin::kPrediction, 4989,
-        "lengths were chosen so that infinite runs give 4,989; a leak or a bias would show here");
-    add("decode_step_ms_mean", ratio(t_.step_seconds, static_cast<double>(t_.steps)) * 1e3);
-    add("decode_requests_per_rank_mean",
-        ratio(t_.live_x_seconds, t_.step_seconds * run_.options.shape.decode_ranks), Origin::kPrediction,
-        88.2, "published by Little's law at 21 tok/s");
-    add("exposed_communication_share", ratio(t_.exposed_us, t_.layer_us), Origin::kPrediction, {},
-        "of a decode layer's time");
+    add_speed_figures(t_, run_.options.shape.decode_ranks, true, report_);
   }
 
   void waiting() {
-    for (const auto& [suffix, p] : {std::pair{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}}) {
-      add(fmt::format("ttft_s_{}", suffix), t_.ttft_ms.percentile(p) / 1e3);
-      add(fmt::format("queue_wait_s_{}", suffix), t_.queue_ms.percentile(p) / 1e3);
-    }
     const FleetOptions& o = run_.options;
-    add("slo_ttft_attainment", t_.ttft_ms.share_at_most(static_cast<uint64_t>(o.slo_ttft_s * 1e3)),
-        Origin::kPrediction, {}, fmt::format("first token within {} s", o.slo_ttft_s));
-    const auto speed_floor = static_cast<uint64_t>(o.slo_tokens_per_s_per_user * 1e3);
-    add("slo_speed_attainment", 1 - t_.speed_milli.share_at_most(speed_floor), Origin::kPrediction, {},
-        fmt::format("at least {} tokens/s over the request", o.slo_tokens_per_s_per_user));
-    add("goodput_output_tokens_per_s", static_cast<double>(t_.good_output_tokens) / t_.seconds,
-        Origin::kPrediction, {}, "output tokens of requests within both objectives");
-    add("goodput_share",
-        ratio(static_cast<double>(t_.good_output_tokens), static_cast<double>(t_.finished_output_tokens)));
+    add_wait_figures(t_, report_);
+    add_objective_figures(t_, o.slo_ttft_s, o.slo_tokens_per_s_per_user, report_);
     add("refused_requests", static_cast<double>(t_.refused_requests) / o.fraction, Origin::kPrediction, {},
         fmt::format("a prefill rank's queue held {} prompts", o.queued_prompts_max));
     add("lost_requests", static_cast<double>(result_.lost_requests), Origin::kPrediction, {},
@@ -209,146 +185,28 @@ class DayFigures : DayPage {
   const FleetCell t_;
 };
 
-// Hours since the start of the day at the middle of a cell; a fraction's cells are spread over their hour.
-double cell_hour(size_t cell) { return (static_cast<double>(cell) + 0.5) / kCellsPerHour; }
-
 std::vector<std::pair<double, std::string>> clock_ticks(int start_hour) {
   std::vector<std::pair<double, std::string>> ticks;
   for (int h = 0; h <= 24; h += 3) ticks.emplace_back(h, clock_of(h * kHourSeconds, start_hour));
   return ticks;
 }
 
-template <typename Value>
-Series cell_series(const FleetMetrics& metrics, std::string name, Value value) {
-  Series series{std::move(name), {}, false};
-  for (size_t i = 0; i < metrics.cells.size(); ++i)
-    series.points.emplace_back(cell_hour(i), value(metrics.cells[i]));
-  return series;
+// The day's charts, by the hour; a fraction's cells are spread over their hours.
+void add_charts(const DayPage& page) {
+  const FleetOptions& o = page.run_.options;
+  Series scheduled{"published schedule", {}, true};
+  for (const DaySchedule::Change& c : page.day_.schedule.changes())
+    scheduled.points.emplace_back(c.second / kHourSeconds, c.nodes);
+  scheduled.points.emplace_back(24, scheduled.points.back().second);
+  FleetPage fleet{page.result_.metrics, {1.0 / kCellsPerHour, "UTC+8", clock_ticks(page.day_.start_hour)}};
+  fleet.usd_per_node_hour = page.hw_.gpus_per_node * page.hw_.price_usd_per_gpu_hour;
+  fleet.prices = page.prices_;
+  fleet.slo_ttft_s = o.slo_ttft_s, fleet.slo_tokens_per_s_per_user = o.slo_tokens_per_s_per_user;
+  fleet.kv_room_tokens = page.result_.kv_room_tokens;
+  fleet.decode_policy = decode_policy_name(o.decode_policy);
+  fleet.planned_nodes = {std::move(scheduled)};
+  add_fleet_charts(fleet, page.report_);
 }
-
-// The charts of a day, in the order of the page.
-class DayCharts : DayPage {
- public:
-  explicit DayCharts(const DayPage& page) : DayPage(page), m_(page.result_.metrics) {}
-
-  void add_all() {
-    load_and_money();
-    what_users_feel();
-    balance_and_cache();
-    refusals_and_objectives();
-  }
-
- private:
-  void chart(std::string title, std::string y_label, std::vector<Series> series, bool zero = true) {
-    report_.charts.push_back({std::move(title), std::move(y_label), "UTC+8", std::move(series),
-                              clock_ticks(day_.start_hour), zero});
-  }
-
-  static double per_s(double sum, const FleetCell& c) { return ratio(sum, c.seconds); }
-
-  void load_and_money() {
-    Series scheduled{"published schedule", {}, true};
-    for (const DaySchedule::Change& c : day_.schedule.changes())
-      scheduled.points.emplace_back(c.second / kHourSeconds, c.nodes);
-    scheduled.points.emplace_back(24, scheduled.points.back().second);
-    chart("Nodes", "nodes",
-          {cell_series(
-               m_, "running",
-               [](const FleetCell& c) { return per_s(c.decode_node_seconds + c.prefill_node_seconds, c); }),
-           scheduled, cell_series(m_, "draining", [](const FleetCell& c) {
-             return per_s(c.decode_drain_node_seconds + c.prefill_drain_node_seconds, c);
-           })});
-    chart("Load", "requests/s", {cell_series(m_, "arrivals", [](const FleetCell& c) {
-            return per_s(static_cast<double>(c.arrived_requests), c);
-          })});
-    chart("Cost and theoretical income", "USD per hour",
-          {cell_series(m_, "cost",
-                       [this](const FleetCell& c) {
-                         return per_s((c.decode_node_seconds + c.prefill_node_seconds) * hw_.gpus_per_node *
-                                          hw_.price_usd_per_gpu_hour,
-                                      c);
-                       }),
-           cell_series(m_, "theoretical income", [this](const FleetCell& c) {
-             const auto hit = static_cast<double>(c.cached_tokens);
-             const double usd = hit * prices_.hit +
-                                (static_cast<double>(c.input_tokens) - hit) * prices_.miss +
-                                c.tokens * prices_.output;
-             return per_s(usd * kHourSeconds / 1e6, c);
-           })});
-  }
-
-  void what_users_feel() {
-    chart("Speed of whole requests", "tokens/s per user",
-          {cell_series(m_, "median", [](const FleetCell& c) { return c.speed_milli.percentile(0.5) / 1e3; }),
-           cell_series(m_, "90 % are faster than",
-                       [](const FleetCell& c) { return c.speed_milli.percentile(0.1) / 1e3; }),
-           cell_series(m_, "99 % are faster than",
-                       [](const FleetCell& c) { return c.speed_milli.percentile(0.01) / 1e3; }),
-           cell_series(m_, "token-weighted",
-                       [](const FleetCell& c) { return ratio(c.tokens_x_speed, c.tokens); })});
-    chart("Time to first token", "s",
-          {cell_series(m_, "p50", [](const FleetCell& c) { return c.ttft_ms.percentile(0.5) / 1e3; }),
-           cell_series(m_, "p90", [](const FleetCell& c) { return c.ttft_ms.percentile(0.9) / 1e3; }),
-           cell_series(m_, "p99", [](const FleetCell& c) { return c.ttft_ms.percentile(0.99) / 1e3; })});
-    chart("Queue wait", "s",
-          {cell_series(m_, "p50", [](const FleetCell& c) { return c.queue_ms.percentile(0.5) / 1e3; }),
-           cell_series(m_, "p90", [](const FleetCell& c) { return c.queue_ms.percentile(0.9) / 1e3; }),
-           cell_series(m_, "p99", [](const FleetCell& c) { return c.queue_ms.percentile(0.99) / 1e3; })});
-  }
-
-  void balance_and_cache() {
-    chart("Balance over decode ranks", "largest / mean",
-          {cell_series(m_, fmt::format("KV, {}", decode_policy_name(run_.options.decode_policy)),
-                       [](const FleetCell& c) {
-                         return std::max(1.0, ratio(c.kv_ratio_sum, static_cast<double>(c.balanced_steps)));
-                       }),
-           cell_series(m_, "requests",
-                       [](const FleetCell& c) {
-                         return std::max(1.0,
-                                         ratio(c.requests_ratio_sum, static_cast<double>(c.balanced_steps)));
-                       })},
-          false);
-    chart("KV use of the fullest rank", "share of room", {cell_series(m_, "KV", [this](const FleetCell& c) {
-            return c.kv_milli_max / kMilli / result_.kv_room_tokens;
-          })});
-    chart("Prompt tokens found in the cache", "share", {cell_series(m_, "hits", [](const FleetCell& c) {
-            return ratio(static_cast<double>(c.cached_tokens), static_cast<double>(c.input_tokens));
-          })});
-    chart("Exposed communication", "share of a decode layer",
-          {cell_series(m_, "exposed", [](const FleetCell& c) { return ratio(c.exposed_us, c.layer_us); })});
-  }
-
-  void refusals_and_objectives() {
-    chart("Refused, and waiting for KV room", "requests/s",
-          {cell_series(m_, "refused",
-                       [](const FleetCell& c) { return per_s(static_cast<double>(c.refused_requests), c); }),
-           cell_series(m_, "found no rank with room",
-                       [](const FleetCell& c) { return per_s(static_cast<double>(c.admission_waits), c); })});
-    const auto ttft_ms = static_cast<uint64_t>(run_.options.slo_ttft_s * 1e3);
-    const auto speed_milli = static_cast<uint64_t>(run_.options.slo_tokens_per_s_per_user * 1e3);
-    chart(fmt::format("Objectives: first token within {} s, {} tokens/s", run_.options.slo_ttft_s,
-                      run_.options.slo_tokens_per_s_per_user),
-          "share",
-          {cell_series(m_, "first token in time",
-                       [ttft_ms](const FleetCell& c) { return c.ttft_ms.share_at_most(ttft_ms); }),
-           cell_series(
-               m_, "fast enough",
-               [speed_milli](const FleetCell& c) { return 1 - c.speed_milli.share_at_most(speed_milli); }),
-           cell_series(m_, "output tokens in requests within both", [](const FleetCell& c) {
-             return ratio(static_cast<double>(c.good_output_tokens),
-                          static_cast<double>(c.finished_output_tokens));
-           })});
-    chart(
-        "Goodput", "output tokens/s in requests within both objectives",
-        {cell_series(m_, "goodput",
-                     [](const FleetCell& c) { return per_s(static_cast<double>(c.good_output_tokens), c); }),
-         cell_series(m_, "all", [](const FleetCell& c) {
-           return per_s(static_cast<double>(c.finished_output_tokens), c);
-         })});
-  }
-
-  const FleetMetrics& m_;
-};
 
 void add_csv(const DayFiles& day, const FleetResult& result, Report& report) {
   std::string hours =
@@ -368,41 +226,11 @@ void add_csv(const DayFiles& day, const FleetResult& result, Report& report) {
                          c.ttft_ms.percentile(0.5) / 1e3, c.ttft_ms.percentile(0.99) / 1e3,
                          end.oldest_prefill_s, end.oldest_decode_s);
   }
-  std::string units = "from,nodes,decode_units,prefill_units\n";
-  for (const DaySchedule::Change& c : result.units) {
-    units += fmt::format("{},{},{},{}\n", clock_of(c.second, day.start_hour), c.nodes, c.units.decode,
-                         c.units.prefill);
-  }
   report.csv_files.push_back({"hours.csv", std::move(hours)});
-  report.csv_files.push_back({"units.csv", std::move(units)});
+  report.csv_files.push_back({"units.csv", units_csv(result.units, day.start_hour)});
 }
 
 }  // namespace
-
-Timeline decode_layer_timeline(const DecodeStages& stages) {
-  constexpr int kLayersShown = 8;  // the fourth is in the steady state
-  constexpr int kLayer = 4;
-  const OverlapStageTimes times = overlap_times(stages);
-  const std::array<OverlapStageTimes, 2> both = {times, times};
-  const OverlapTable& table = decode_table();
-  const OverlapTimeline line = evaluate_overlap(table, both, kLayersShown);
-  double begin = 1e300;
-  for (const OverlapSpan& span : line.spans) {
-    if (span.layer == kLayer) begin = std::min(begin, span.start_us);
-  }
-  const double end = begin + line.layer_us;
-  Timeline timeline{"One decode layer of both micro-batches", "us", {"compute", "network"}, {}};
-  for (const OverlapSpan& span : line.spans) {
-    if (span.end_us <= begin || span.start_us >= end) continue;
-    const OverlapOp& op = table.ops[static_cast<size_t>(span.op)];
-    const int lane = op.stream == OverlapStream::kCompute ? 0 : 1;
-    const std::string label =
-        fmt::format("{}({})", overlap_stage_name(op.stage), static_cast<int>(op.micro_batch));
-    timeline.bars.push_back({lane, std::max(span.start_us, begin) - begin, std::min(span.end_us, end) - begin,
-                             label, static_cast<int>(op.stage)});
-  }
-  return timeline;
-}
 
 Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayFiles& day, const DayRun& run,
                   const FleetResult& result, const TokenPrices& prices) {
@@ -435,15 +263,11 @@ Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayF
                   {"seed", fmt::format("{}", o.seed)}};
   const DayPage page{hw, day, run, result, prices, report};
   DayFigures(page).add_all();
-  DayCharts(page).add_all();
-  const FleetCell peak = result.metrics.hour(10);
-  const double ranks = o.shape.decode_ranks;
-  const double live = ratio(peak.live_x_seconds, peak.step_seconds);
-  const DecodeLoad load{
-      live / ranks * ratio(peak.requests_ratio_sum, static_cast<double>(peak.balanced_steps)), live / ranks,
-      live / ranks * ratio(peak.tokens_x_kv, peak.tokens) *
-          ratio(peak.kv_ratio_sum, static_cast<double>(peak.balanced_steps))};
-  report.timelines.push_back(decode_layer_timeline(decode_stages(hw, model, decode_shape_of(o), load)));
+  add_charts(page);
+  const DecodeLoad load = decode_load_of(result.metrics.hour(kPeakHour), o.shape.decode_ranks);
+  const DecodeUnitShape shape = decode_shape_of(o);
+  report.timelines.push_back(decode_layer_timeline(decode_stages(hw, model, shape, load),
+                                                   decode_stages(hw, model, shape, load, false)));
   report.timelines.back().title += " at 22:00";
   add_csv(day, result, report);
   if (run.autoscaled) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sim/day_autoscaler.h"
+#include "sim/fleet_charts.h"
 #include "sim/fleet_sim.h"
 #include "sim/report.h"
 
@@ -17,11 +18,6 @@ struct DayRun {
   std::vector<std::string> scale_log;
 };
 
-// R1's prices of the published income, USD per million tokens.
-struct TokenPrices {
-  double hit = 0.14, miss = 0.55, output = 2.19;
-};
-
 Report day_report(const HardwareProfile& hw, const ModelShape& model, const DayFiles& day, const DayRun& run,
                   const FleetResult& result, const TokenPrices& prices = {});
 
@@ -32,10 +28,7 @@ struct PolicyDay {
 };
 void add_policy_comparison(Report& report, const std::vector<PolicyDay>& days);
 
-// Adds mean, least and most of the main figures over several seeds.
+// Adds mean, least and most of the main figures over several seeds, of days or of replays.
 void add_seed_spread(Report& report, const std::vector<Report>& runs);
-
-// The five stages of one decode layer of both micro-batches at a given load.
-Timeline decode_layer_timeline(const DecodeStages& stages);
 
 }  // namespace fathom::sim

@@ -78,9 +78,6 @@ struct FleetResult {
   std::vector<DaySchedule::Change> units;  // what ran when, in day seconds
 };
 
-// Called now and then with the share done; may be empty.
-using Progress = std::function<void(double done)>;
-
 // Says which constant of the profile cannot carry the day's units.
 Status validate_day_profile(const HardwareProfile& hw, const ModelShape& model, const FleetOptions& options);
 

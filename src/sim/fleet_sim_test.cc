@@ -28,12 +28,6 @@ DayFiles steady_day() {
   return {DayLoad(flat), DaySchedule({{0, 18 + 16, {1, 4}}}), 0, 0};
 }
 
-uint64_t hash_bytes(std::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
 FleetOptions steady_options() {
   FleetOptions options;
   options.fraction = 0.02;

@@ -1,8 +1,9 @@
-// A block-exact replay's result as a report: one run, or the policies side by side with the bounds none can
-// pass.
+// A block-exact replay's result as a report: figures, charts over simulated time and CSV files of one run,
+// and the policies side by side with the bounds none can pass.
 #pragma once
 
 #include "sim/block_fleet.h"
+#include "sim/fleet_charts.h"
 #include "sim/report.h"
 
 namespace fathom::sim {
@@ -20,11 +21,13 @@ struct ReplaySetting {
   int64_t whole_requests = 0;  // of the whole trace
   double whole_output_tokens = 0;
   std::string scale = "none";
+  int budget_nodes = 0;                // with autoscale
   std::vector<std::string> scale_log;  // of the first run
 };
 
-// The first run gives the figures; more than one make a table.
-Report replay_report(const HardwareProfile& hw, const Trace& trace, const std::vector<ReplayRun>& runs,
-                     const ReplaySetting& setting = {});
+// The first run gives figures, charts and CSV files; more than one make a table and charts of their own.
+Report replay_report(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
+                     const std::vector<ReplayRun>& runs, const ReplaySetting& setting = {},
+                     const TokenPrices& prices = {});
 
 }  // namespace fathom::sim

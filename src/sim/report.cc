@@ -104,6 +104,11 @@ Table compare_table(const Report& report, const Summary& other, const std::strin
     const std::string theirs = found == other.facts.end() ? "-" : found->second;
     if (theirs != json_escape(value)) table.rows.push_back({name, value, theirs, "set differently"});
   }
+  for (const auto& [name, theirs] : other.facts) {
+    const auto is_same = [&name = name](const auto& fact) { return fact.first == name; };
+    if (std::none_of(report.facts.begin(), report.facts.end(), is_same))
+      table.rows.push_back({name, "-", theirs, "set differently"});
+  }
   for (const Figure& figure : report.figures) {
     const auto found = other.figures.find(figure.name);
     if (found == other.figures.end()) continue;

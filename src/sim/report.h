@@ -29,7 +29,7 @@ struct Figure {
 
 struct Series {
   std::string name;
-  std::vector<std::pair<double, double>> points;  // x, y
+  std::vector<std::pair<double, double>> points;  // x, y; one whose y is no number is left out
   bool steps = false;                             // holds its value until the next point
 };
 
@@ -90,6 +90,8 @@ struct Summary {
 };
 Result<Summary> parse_summary_json(const std::string& file, std::string_view text);
 std::string report_html(const Report& report);
+// 1, 2 or 5 times a power of ten, so that about five steps cover the span.
+double nice_step(double span);
 // The figures of two runs side by side, under what was set differently.
 Table compare_table(const Report& report, const Summary& other, const std::string& other_name);
 

@@ -34,16 +34,6 @@ std::string escape(std::string_view text) {
   return out;
 }
 
-// 1, 2 or 5 times a power of ten, so that about five steps cover the span.
-double nice_step(double span) {
-  double step = 1e-9;
-  while (step * 10 < span / 5) step *= 10;
-  for (const double factor : {1.0, 2.0, 5.0, 10.0}) {
-    if (span / (step * factor) <= 6) return step * factor;
-  }
-  return step * 10;
-}
-
 struct Range {
   double low = 0, high = 1;
 };
@@ -52,6 +42,7 @@ Range y_range(const Chart& chart) {
   Range range{1e300, -1e300};
   for (const Series& s : chart.series) {
     for (const auto& [x, y] : s.points) {
+      if (!std::isfinite(y)) continue;
       range.low = std::min(range.low, y);
       range.high = std::max(range.high, y);
     }
@@ -117,10 +108,13 @@ std::string chart_svg(const Chart& chart) {
       fmt::format("<figure><figcaption>{} <small>({})</small></figcaption><svg viewBox='0 0 {} {}'>",
                   escape(chart.title), escape(chart.y_label), kWidth, kHeight);
   out += grid(chart, xr, yr);
+  bool drawn = false;
   for (size_t i = 0; i < chart.series.size(); ++i) {
     std::string points;
     double last_y = 0;
     for (const auto& [x, y] : chart.series[i].points) {
+      if (!std::isfinite(y)) continue;
+      drawn = true;
       if (chart.series[i].steps && !points.empty())
         points += fmt::format("{:.1f},{:.1f} ", x_at(x, xr), y_at(last_y, yr));
       points += fmt::format("{:.1f},{:.1f} ", x_at(x, xr), y_at(y, yr));
@@ -129,6 +123,9 @@ std::string chart_svg(const Chart& chart) {
     out += fmt::format("<polyline fill='none' stroke='{}' stroke-width='1.8' points='{}'/>",
                        kColours[i % std::size(kColours)], points);
   }
+  if (!drawn)
+    out += fmt::format("<text x='{}' y='{}' text-anchor='middle'>no values in this run</text>", kWidth / 2,
+                       kHeight / 2);
   out += "</svg><div class='legend'>";
   for (size_t i = 0; i < chart.series.size(); ++i) {
     out += fmt::format("<span><i style='background:{}'></i>{}</span>", kColours[i % std::size(kColours)],
@@ -230,6 +227,15 @@ constexpr const char* kStyle =
     ".wide{overflow-x:auto}.facts{color:#4b5563;font-size:13px}";
 
 }  // namespace
+
+double nice_step(double span) {
+  double step = 1e-9;
+  while (step * 10 < span / 5) step *= 10;
+  for (const double factor : {1.0, 2.0, 5.0, 10.0}) {
+    if (span / (step * factor) <= 6) return step * factor;
+  }
+  return step * 10;
+}
 
 std::string report_html(const Report& report) {
   std::string out = fmt::format(

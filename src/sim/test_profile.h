@@ -1,4 +1,4 @@
-// For tests: the profiles of this repository, read from the source tree.
+// For tests: the profiles of this repository, read from the source tree, and a hash of what a run wrote.
 #pragma once
 
 #include <fstream>
@@ -23,6 +23,12 @@ inline std::string source_path(const std::string& path) {
 
 inline HardwareProfile test_profile(const std::string& name) {
   return load_profile(source_path("profiles/" + name + ".toml"), read_file_for_test).value();
+}
+
+inline uint64_t hash_bytes(std::string_view bytes) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
 }
 
 }  // namespace fathom::sim
