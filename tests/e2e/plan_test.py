@@ -435,6 +435,46 @@ def test_every_load_takes_fraction_scale_and_fleet(tmp_path):
     assert figures(*day, "--scale", "autoscale")["nodes_peak"] <= 30
 
 
+def test_a_replay_shows_what_a_day_does(tmp_path):
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("[prefill]\nunits = 3\nranks = 32\n[decode]\nunits = 2\nranks = 72\n")
+    load = ["simulate", "synthetic", "--fleet", fleet, "--scale", "autoscale"]
+
+    def run(name, *args):
+        done = fathom(*load, *args, "--out", tmp_path / name)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads((tmp_path / name / "summary.json").read_text()), (tmp_path / name / "report.html").read_text()
+    first, page = run("a", "--seeds", "2", "--seconds", 150)
+    day = fathom("simulate", "published-day", "--fraction", "0.002", "--out", tmp_path / "day")
+    assert day.returncode == 0, day.stderr
+    of_day = json.loads((tmp_path / "day/summary.json").read_text())
+    shared = {"nodes_mean", "node_hours", "drain_node_hours", "cost_usd", "theoretical_income_usd", "ttft_s_p90",
+              "decode_tokens_per_s_per_user", "kv_tokens_per_output_token", "queue_wait_s_p50", "queue_wait_s_p99",
+              "slo_ttft_attainment", "slo_speed_attainment", "goodput_share", "goodput_output_tokens_per_s",
+              "exposed_communication_share", "kv_use_share_max", "decode_admission_waits"}
+    assert shared <= set(first) and shared <= set(of_day), shared - (set(first) & set(of_day))
+    assert page.count("<polyline") > 25 and "both micro-batches" in page and "User speed over 2 seeds" in page
+    assert "nan" not in page.lower().split("</style>")[1]
+    hours = first["node_hours"] / first["nodes_mean"]
+    assert abs(first["node_hours_freed"] - (30 * hours - first["node_hours"] - first["drain_node_hours"])) < 1e-6
+    rows = list(csv.reader((tmp_path / "a/units.csv").read_text().splitlines()[1:]))
+    assert rows[0] == ["from", "nodes", "decode_units", "prefill_units"] and rows[1][0] == "00:00"
+    cells = list(csv.DictReader((tmp_path / "a/cells.csv").read_text().splitlines()[1:]))
+    assert sum(int(c["arrived_requests"]) for c in cells) == first["requests"]
+    # What was set differently is listed, also where only one of the two names it.
+    strict, page = run("b", "--seconds", "100", "--burst", "0.5", "--shared", "0.1", "--input-tokens", "900",
+                       "--output-tokens", "90", "--requests-per-s", "10", "--slo-ttft", "0.01", "--budget", "25",
+                       "--compare", tmp_path / "a")
+    assert strict["slo_ttft_attainment"] < first["slo_ttft_attainment"] and strict["goodput_share"] < 0.5
+    for name in ("seconds", "requests_per_s", "burst", "shared", "input_tokens_mean", "output_tokens_mean", "slo_ttft_s",
+                 "budget_nodes"):
+        assert re.search(f"<td>{name}</td>.*<td>set differently</td>", page), name
+    # The written schedule is one that a replay takes.
+    clock = fathom("simulate", "synthetic", "--seconds", 150, "--fleet", fleet, "--scale", "schedule",
+                   "--schedule", tmp_path / "a/units.csv")
+    assert clock.returncode == 0, clock.stderr
+
+
 def test_the_worked_examples_print_what_the_page_shows():
     page = (ROOT / "docs/planning.md").read_text().split("## Three worked examples")[1]
     blocks = re.findall(r"^```\n(.*?)^```$", page, re.M | re.S)
