@@ -120,7 +120,7 @@ TEST(Replay, HasTheDaysFiguresAndCharts) {
   EXPECT_EQ(report.find("hit_share")->origin, Origin::kPrediction);
   EXPECT_GE(report.charts.size(), 14u);
   ASSERT_EQ(report.timelines.size(), 1u);
-  EXPECT_GT(report.timelines[0].bars.size(), 10u);
+  EXPECT_GE(report.timelines[0].bars.size(), 6u);
   const std::string page = report_html(report);
   EXPECT_EQ(page.find("nan"), std::string::npos);
   EXPECT_NE(page.find("<td>prediction</td>"), std::string::npos);
