@@ -209,6 +209,60 @@ TEST(Autoscale, flips_spare_decode_units_into_prefill_units) {
   EXPECT_EQ(fleet.counts(UnitKind::kDecode).serving, 4);
 }
 
+// The mirror: nine spare prefill units are two decode units exactly.
+TEST(Autoscale, flips_spare_prefill_units_into_decode_units) {
+  AutoscaleOptions options = published_options();
+  options.budget_nodes = 4 * 20 + 18 * 4;  // all in use
+  const double unit_p = options.unit[kPrefill].tokens_per_s, unit_d = options.unit[kDecode].tokens_per_s;
+  const AutoscaleSnapshot before = running(20, 4, 9.5 * unit_p, 5.5 * unit_d);
+  const AutoscaleDecision decision = autoscale(before, options);
+  EXPECT_EQ(decision.target[kPrefill], 11);
+  EXPECT_EQ(decision.target[kDecode], 4);  // nothing is free until the drains are over
+  EXPECT_EQ(decision.flip.from, UnitKind::kPrefill);
+  EXPECT_EQ(decision.flip.units_from, 9);
+  EXPECT_EQ(decision.flip.units_to, 2);
+  EXPECT_EQ(decision.flip.nodes_freed, 0);
+  EXPECT_EQ(decision.reason[kDecode], ScaleReason::kFlip);
+  EXPECT_EQ(decision.nodes_in_use, options.budget_nodes);
+
+  const int start[] = {20, 4};
+  FleetLedger fleet(options, start, 0);
+  fleet.apply(decision);
+  for (double t = 0; t < 2000; t += 10) {
+    fleet.advance(t);
+    ASSERT_LE(fleet.nodes_in_use(), options.budget_nodes);
+  }
+  EXPECT_EQ(fleet.counts(UnitKind::kPrefill).serving, 11);
+  EXPECT_EQ(fleet.counts(UnitKind::kDecode).serving, 6);
+}
+
+// Queued work counts as demand that is to be gone within catch_up_s, of its own kind only.
+TEST(Autoscale, a_backlog_is_worked_off_within_catch_up_s) {
+  const AutoscaleOptions options = published_options();
+  const double unit_p = options.unit[kPrefill].tokens_per_s, unit_d = options.unit[kDecode].tokens_per_s;
+  AutoscaleSnapshot snapshot = running(10, 5, 9.2 * unit_p, 4.5 * unit_d);
+  EXPECT_EQ(autoscale(snapshot, options).target[kPrefill], 10);
+  snapshot.backlog_tokens[kPrefill] = 3 * unit_p * options.catch_up_s;
+  AutoscaleDecision decision = autoscale(snapshot, options);
+  EXPECT_EQ(decision.target[kPrefill], 13);  // 12.2 units of work and 5 % to spare
+  EXPECT_EQ(decision.target[kDecode], 5);
+  EXPECT_EQ(decision.reason[kPrefill], ScaleReason::kGrow);
+  EXPECT_NEAR(decision.forecast_tokens_per_s[kPrefill], 12.2 * unit_p, 1);
+  AutoscaleOptions patient = options;
+  patient.catch_up_s *= 3;
+  EXPECT_EQ(autoscale(snapshot, patient).target[kPrefill], 11);
+  snapshot.backlog_tokens[kPrefill] = 0;
+  snapshot.backlog_tokens[kDecode] = 1.5 * unit_d * options.catch_up_s;
+  decision = autoscale(snapshot, options);
+  EXPECT_EQ(decision.target[kPrefill], 10);
+  EXPECT_EQ(decision.target[kDecode], 7);
+  // Without it the same load would let a unit go; with it none leaves.
+  snapshot = running(10, 6, 9.2 * unit_p, 4.3 * unit_d);
+  EXPECT_EQ(autoscale(snapshot, options).target[kDecode], 5);
+  snapshot.backlog_tokens[kDecode] = unit_d * options.catch_up_s;
+  EXPECT_EQ(autoscale(snapshot, options).target[kDecode], 6);
+}
+
 TEST(Autoscale, tied_units_move_in_whole_groups) {
   AutoscaleOptions options = published_options();
   options.tied_prefill_per_decode = 3, options.tied_prefill_base = 2;
