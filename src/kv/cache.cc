@@ -46,8 +46,10 @@ int32_t KvCache::extend_match(const KeyChain& keys, int32_t max_blocks, KvAccoun
 }
 
 void KvCache::evict_one() {
-  const BlockId block = tree_.evict();
+  BlockKey key;
+  const BlockId block = tree_.evict(&key);
   CHECK(block != kNoBlock);
+  if (remembers_evicted_) evicted_.push_back(key);
   CHECK_MSG(pool_.release(block, kCacheAccount) == 0, "a block in use was evicted");
   ++num_evicted_;
 }

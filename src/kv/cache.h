@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kv/block_key.h"
@@ -60,6 +61,11 @@ class KvCache {
   // Evicts everything nobody uses; returns the number of blocks.
   int32_t flush();
 
+  // From now on the keys of evicted blocks are remembered for take_evicted(), which somebody must then call.
+  void remember_evicted() { remembers_evicted_ = true; }
+  // Those since the last call, in the order in which they went: for routers that expect hits here.
+  std::vector<BlockKey> take_evicted() { return std::exchange(evicted_, {}); }
+
   // Names the first broken invariant of pool, tree, or the two together. O(blocks).
   Status check() const;
 
@@ -71,6 +77,8 @@ class KvCache {
   BlockPool pool_;
   PrefixTree tree_;
   int64_t num_evicted_ = 0;
+  bool remembers_evicted_ = false;
+  std::vector<BlockKey> evicted_;
 };
 
 }  // namespace fathom

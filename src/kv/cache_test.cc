@@ -143,6 +143,7 @@ class Fuzz {
   explicit Fuzz(uint64_t seed) : rng_(seed), cache_(24, 3, "model", "layout"), contents_(24) {}
 
   void run(int num_operations) {
+    cache_.remember_evicted();
     for (int i = 0; i < num_operations && !testing::Test::HasFailure(); ++i) {
       switch (rng_.next_below(8)) {
         case 0:
@@ -170,6 +171,8 @@ class Fuzz {
     cache_.flush();
     verify();
     EXPECT_EQ(cache_.num_free(), cache_.num_total());
+    EXPECT_EQ(static_cast<int64_t>(cache_.take_evicted().size()), cache_.num_evicted());
+    EXPECT_TRUE(cache_.take_evicted().empty());
     EXPECT_EQ(cache_.references_of(kRank0) + cache_.references_of(kRank1), 0);
   }
   int64_t num_hit_blocks() const { return num_hit_blocks_; }

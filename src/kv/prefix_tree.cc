@@ -47,7 +47,7 @@ void PrefixTree::set_used(BlockId block) {
   unlink(node(block));
 }
 
-BlockId PrefixTree::evict() {
+BlockId PrefixTree::evict(BlockKey* key) {
   const BlockId block = oldest_;
   if (block == kNoBlock) return kNoBlock;
   Node& leaving = node(block);
@@ -55,6 +55,7 @@ BlockId PrefixTree::evict() {
   unlink(leaving);
   if (leaving.parent != kNoBlock) --node(leaving.parent).num_children;
   CHECK(by_key_.erase(leaving.key) == 1);
+  if (key != nullptr) *key = leaving.key;
   leaving = Node{};
   return block;
 }

@@ -32,8 +32,9 @@ class PrefixTree {
   // The last user has gone / the first user has come.
   void set_unused(BlockId block);
   void set_used(BlockId block);
-  // Removes the least recently used unused node and returns its block; kNoBlock when all are used.
-  BlockId evict();
+  // Removes the least recently used unused node and returns its block; kNoBlock when all are used. `key`,
+  // where given, receives the key it had.
+  BlockId evict(BlockKey* key = nullptr);
 
   // Names the first broken invariant. O(nodes).
   Status check() const;

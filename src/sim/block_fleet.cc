@@ -114,7 +114,10 @@ void BlockFleet::make_units() {
       Unit& unit = units_.emplace_back();
       unit.decode = decode;
       unit.idx = u;
-      for (int r = 0; r < ranks; ++r) unit.ranks.emplace_back(blocks, options_.chunk_tokens, budget_ns);
+      for (int r = 0; r < ranks; ++r) {
+        unit.ranks.emplace_back(blocks, options_.chunk_tokens, budget_ns);
+        if (!decode) unit.ranks.back().remember_evicted();
+      }
       unit.slowness.assign(static_cast<size_t>(ranks), 1.0);
       unit.acks.resize(static_cast<size_t>(decode ? 1 : options_.num_routers));
       unit.chunks.resize(static_cast<size_t>(ranks));
@@ -184,12 +187,7 @@ void BlockFleet::admit(const TraceRequest& r, uint64_t unique) {
   request.output_tokens = r.output_tokens;
   KeyChain keys(root_key("simulated", "simulated", ""));
   keys.extend(prompt_tokens(r, unique));
-  for (int32_t b = 0; b < keys.size(); ++b) {
-    uint64_t hash = 0;
-    for (int byte = 0; byte < 8; ++byte)
-      hash |= uint64_t{keys[b].bytes[static_cast<size_t>(byte)]} << (8 * byte);
-    request.block_hashes.push_back(hash);
-  }
+  for (int32_t b = 0; b < keys.size(); ++b) request.block_hashes.push_back(block_hash(keys[b]));
   request.keys = std::make_shared<const KeyChain>(std::move(keys));
   ++result_.requests;
   ++cell().arrived_requests;
@@ -231,6 +229,7 @@ void BlockFleet::route(int id) {
     return;
   }
   const RankRef to = placed->choice.rank;
+  request.expected_cached_tokens = placed->choice.cached_tokens / kBlockTokens * kBlockTokens;
   request.phase = Phase::kPrefill;
   request.prefill_unit = to.unit;
   request.prefill_rank = to.rank;
@@ -387,6 +386,7 @@ void BlockFleet::come_back(Unit& unit) {
   if (unit.decode) {
     report_decode(unit);
   } else {
+    report_empty(unit);
     report_prefill(unit);
   }
   if (!registry_lost_) set_accepting(unit, unit.open);
@@ -397,12 +397,8 @@ void BlockFleet::set_accepting(Unit& unit, bool accepting) {
     decode_balancer_->set_accepting(unit.idx, accepting);
     return;
   }
-  for (auto& router : routers_) {
-    router->balancer().set_accepting(unit.idx, accepting);
-    if (accepting) continue;
-    for (int r = 0; r < options_.prefill_ranks; ++r)
-      router->index().clear_rank(router->global_rank({unit.idx, r}));
-  }
+  for (auto& router : routers_) router->balancer().set_accepting(unit.idx, accepting);
+  if (!accepting) forget_cached(unit);
 }
 
 void BlockFleet::check_answered(const Request& request, int id) {

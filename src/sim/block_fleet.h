@@ -91,6 +91,8 @@ struct BlockFleetResult {
   int64_t requests = 0, finished = 0, expired = 0;  // expired: told so at their deadline
   int64_t replays = 0, retractions = 0, refused_offers = 0, stale_tokens = 0;
   int64_t input_tokens = 0, cached_tokens = 0, output_tokens = 0;
+  int64_t evicted_blocks = 0;          // of prefill ranks
+  int64_t expected_cached_tokens = 0;  // of the same prompts as cached_tokens, what their router counted on
   double prefill_tokens_ratio = 1,
          prefill_cost_ratio = 1;  // largest over mean of the ranks, over busy forwards
   double decode_kv_ratio = 1, decode_requests_ratio = 1;  // over steps with at least four requests per rank

@@ -74,7 +74,7 @@ void BlockFleet::prefill_event(int unit_idx, int rank, int id, uint32_t epoch, H
       unit.ranks[static_cast<size_t>(rank)].erase(id, epoch);
     }
   } else if (event == HandoverEvent::kAbort) {
-    unit.ranks[static_cast<size_t>(rank)].erase(id, epoch);
+    drop_prefill(unit, rank, id, epoch);
   }
   wake(unit);
 }

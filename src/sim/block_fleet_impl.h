@@ -27,6 +27,12 @@ inline constexpr uint64_t kTokenSpace = 1 << 17;
 
 inline int64_t seconds_ns(double s) { return static_cast<int64_t>(s * 1e9 + 0.5); }
 
+inline uint64_t block_hash(const BlockKey& key) {
+  uint64_t hash = 0;
+  for (int byte = 0; byte < 8; ++byte) hash |= uint64_t{key.bytes[static_cast<size_t>(byte)]} << (8 * byte);
+  return hash;
+}
+
 // Events in time order; equal times in the order they were made.
 class EventQueue {
  public:
@@ -68,6 +74,7 @@ struct Request {
   int64_t last_token_ns = 0;
   int prefill_unit = -1, prefill_rank = -1, decode_unit = -1, decode_rank = -1;
   int64_t prefill_since_ns = 0;
+  int64_t expected_cached_tokens = 0;  // by the router that sent it
   int64_t deadline_ns = 0;
   // For the metrics, -1: not yet. Start of its first forward and of its first decode step, also where it is
   // replayed later; since when it waits for a decode rank with room.
@@ -86,6 +93,7 @@ struct Unit {
   bool stepping = false;
   uint64_t incarnation = 1;
   uint64_t sequence = 0;
+  int64_t cache_told_ns = 0;                          // when the last word of its caches arrives
   std::vector<AckTracker> acks;                       // per router
   std::vector<std::vector<BlockRank::Chunk>> chunks;  // per rank, of the running forward
 };
@@ -132,8 +140,15 @@ class BlockFleet {
   void end_forward(Unit& unit);
   void prompt_done(Unit& unit, int rank, const BlockRank::Chunk& chunk);
 
-  // A rank tells every router which blocks it holds now; what was expected and is gone is taken back.
-  void note_cached(const Unit& unit, int rank, const Request& request, const BlockSequence& sequence);
+  // A rank tells every router which blocks it holds now (`held`), and which it has no more or was expected
+  // to have and has not: as late as load reports, and in order, so that an old eviction undoes nothing newer.
+  void report_cache(Unit& unit, int rank, std::vector<uint64_t> blocks, bool held);
+  void report_evicted(Unit& unit);
+  void report_empty(Unit& unit);  // a new incarnation
+  void forget_cached(const Unit& unit);
+  // The prompt is given up before its end: its blocks were expected here.
+  void drop_prefill(Unit& unit, int rank, int id, uint32_t epoch);
+  int64_t next_cache_report_ns(Unit& unit);
   void report_prefill(Unit& unit);
   int64_t report_delay_ns() const;
 

@@ -36,6 +36,7 @@ void BlockFleet::note_computing(Request& request) {
 void BlockFleet::note_prompt(const Request& request, const BlockSequence& sequence) {
   if (sequence.epoch > 0) return;  // replays find their own blocks again
   result_.cached_tokens += sequence.num_cached;
+  result_.expected_cached_tokens += request.expected_cached_tokens;
   FleetCell& c = cell();
   ++c.requests;
   c.input_tokens += request.prompt_tokens;

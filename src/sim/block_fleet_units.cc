@@ -54,7 +54,10 @@ void BlockFleet::prompt_done(Unit& unit, int rank, const BlockRank::Chunk& chunk
   BlockSequence& sequence = *unit.ranks[static_cast<size_t>(rank)].find(chunk.request, chunk.epoch);
   Request& request = requests_[static_cast<size_t>(chunk.request)];
   note_prompt(request, sequence);
-  note_cached(unit, rank, request, sequence);
+  const auto published =
+      std::span(request.block_hashes)
+          .first(std::min(static_cast<size_t>(sequence.published), request.block_hashes.size()));
+  report_cache(unit, rank, {published.begin(), published.end()}, true);
   sequence.stage = SequenceStage::kHandover;
   const int32_t position = sequence.prompt_tokens - request.prompt_tokens;
   --sequence.left_tokens;
@@ -68,17 +71,61 @@ void BlockFleet::prompt_done(Unit& unit, int rank, const BlockRank::Chunk& chunk
   }
 }
 
-void BlockFleet::note_cached(const Unit& unit, int rank, const Request& request,
-                             const BlockSequence& sequence) {
-  const auto whole = static_cast<size_t>(sequence.published);
-  for (auto& router : routers_) {
-    const int global = router->global_rank({unit.idx, rank});
-    router->index().insert(
-        global, std::span(request.block_hashes).first(std::min(whole, request.block_hashes.size())));
+int64_t BlockFleet::next_cache_report_ns(Unit& unit) {
+  unit.cache_told_ns = std::max(unit.cache_told_ns, now_ + report_delay_ns());
+  return unit.cache_told_ns;
+}
+
+void BlockFleet::report_cache(Unit& unit, int rank, std::vector<uint64_t> blocks, bool held) {
+  if (blocks.empty()) return;
+  events_.at(next_cache_report_ns(unit),
+             [this, &unit, rank, held, blocks = std::move(blocks), incarnation = unit.incarnation] {
+               if (unit.incarnation != incarnation) return;
+               for (auto& router : routers_) {
+                 const int global = router->global_rank({unit.idx, rank});
+                 if (held) {
+                   router->index().insert(global, blocks);
+                 } else {
+                   router->index().evict(global, blocks);
+                 }
+               }
+             });
+}
+
+void BlockFleet::report_evicted(Unit& unit) {
+  for (size_t r = 0; r < unit.ranks.size(); ++r) {
+    std::vector<uint64_t> gone;
+    for (const BlockKey& key : unit.ranks[r].take_evicted()) gone.push_back(block_hash(key));
+    result_.evicted_blocks += static_cast<int64_t>(gone.size());
+    report_cache(unit, static_cast<int>(r), std::move(gone), false);
   }
 }
 
+void BlockFleet::report_empty(Unit& unit) {
+  for (BlockRank& rank : unit.ranks) rank.take_evicted();
+  events_.at(next_cache_report_ns(unit), [this, &unit, incarnation = unit.incarnation] {
+    if (unit.incarnation == incarnation) forget_cached(unit);
+  });
+}
+
+void BlockFleet::forget_cached(const Unit& unit) {
+  for (auto& router : routers_) {
+    for (int r = 0; r < options_.prefill_ranks; ++r)
+      router->index().clear_rank(router->global_rank({unit.idx, r}));
+  }
+}
+
+void BlockFleet::drop_prefill(Unit& unit, int rank, int id, uint32_t epoch) {
+  BlockRank& owner = unit.ranks[static_cast<size_t>(rank)];
+  owner.erase(id, epoch);
+  const Request& request = requests_[static_cast<size_t>(id)];
+  const std::span<const uint64_t> blocks = request.block_hashes;
+  const auto missing = blocks.subspan(static_cast<size_t>(owner.num_held(*request.keys)));
+  report_cache(unit, rank, {missing.begin(), missing.end()}, false);
+}
+
 void BlockFleet::report_prefill(Unit& unit) {
+  report_evicted(unit);
   std::vector<RankLoad> loads;
   for (const BlockRank& rank : unit.ranks) loads.push_back(rank.prefill_load(cost_));
   ++unit.sequence;

@@ -69,6 +69,12 @@ class BlockRank {
   void reserve_all(BlockSequence& sequence);  // blocks for num_tokens, to be written by the hand-over
   void release_blocks(BlockSequence& sequence);
 
+  // For routers that expect hits here: what went since the last call (remembered once asked for), and how
+  // many leading blocks are cached.
+  void remember_evicted() { cache_.remember_evicted(); }
+  std::vector<BlockKey> take_evicted() { return cache_.take_evicted(); }
+  int32_t num_held(const KeyChain& keys) const { return cache_.peek(keys, keys.size()); }
+
   int64_t kv_tokens() const;
   int32_t num_blocks_used() const { return cache_.num_total() - cache_.num_available(); }
   int64_t references() const { return cache_.references_of(kAccount); }
