@@ -453,7 +453,7 @@ def test_a_replay_shows_what_a_day_does(tmp_path):
               "slo_ttft_attainment", "slo_speed_attainment", "goodput_share", "goodput_output_tokens_per_s",
               "exposed_communication_share", "kv_use_share_max", "decode_admission_waits"}
     assert shared <= set(first) and shared <= set(of_day), shared - (set(first) & set(of_day))
-    assert page.count("<polyline") > 25 and "both micro-batches" in page and "User speed over 2 seeds" in page
+    assert page.count("<polyline") > 25 and "One decode layer" in page and "User speed over 2 seeds" in page
     assert "nan" not in page.lower().split("</style>")[1]
     hours = first["node_hours"] / first["nodes_mean"]
     assert abs(first["node_hours_freed"] - (30 * hours - first["node_hours"] - first["drain_node_hours"])) < 1e-6
