@@ -92,6 +92,21 @@ void BlockFleet::scale_units() {
       static_cast<double>(scaled_input_) * (1 - result_.hit_share()) / options_.scale_interval_s;
   in.arrived_output_tokens_per_s = static_cast<double>(scaled_output_) / options_.scale_interval_s;
   scaled_input_ = scaled_output_ = 0;
+  for (const Unit& unit : units_) {
+    if (unit.decode) continue;
+    for (const BlockRank& rank : unit.ranks) {
+      in.queued_computed_tokens += static_cast<double>(rank.prefill_load(cost_).tokens);
+      for (const auto& s : rank.sequences()) {
+        const bool waits =
+            s->stage == SequenceStage::kHandover && s->prefill_leg.state() == PrefillLeg::State::kIdle;
+        if (waits) in.queued_output_tokens += s->left_tokens;
+      }
+    }
+  }
+  for (const Request& request : requests_) {
+    if (request.phase == Phase::kUnrouted && request.epoch == 0)
+      in.queued_computed_tokens += request.prompt_tokens;
+  }
   const ScaleOutput out = options_.scale(in);
   use_units(out.serving, out.held);
 }

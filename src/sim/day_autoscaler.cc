@@ -13,6 +13,8 @@ namespace {
 constexpr int kPrefill = static_cast<int>(UnitKind::kPrefill);
 constexpr int kDecode = static_cast<int>(UnitKind::kDecode);
 constexpr double kHistoryStep_s = 300;
+// What serving units work off in so long is in hand: busy prefill ranks always have a forward or two queued.
+constexpr double kInHand_s = 5;
 
 // Of a request in decode, over its steps.
 double kv_per_request(const LengthOptions& lengths) {
@@ -155,6 +157,8 @@ void DayAutoscaler::step(double now_s, const double (&tokens_per_s)[kNumUnitKind
   for (int k = 0; k < kNumUnitKinds; ++k) {
     snapshot.tokens_per_s[k] = point.tokens_per_s[k] = tokens_per_s[k];
     snapshot.units[k] = ledger_.counts(static_cast<UnitKind>(k));
+    const double in_hand = serving(k) * options_.unit[k].tokens_per_s * kInHand_s;
+    snapshot.backlog_tokens[k] = std::max(0.0, queued_tokens_[k] - (k == kPrefill ? in_hand : 0));
   }
   history_.push_back(point);
   snapshot.history = history_;
@@ -187,6 +191,8 @@ ScaleOutput DayAutoscaler::decide(const ScaleInput& in) {
   double tokens_per_s[kNumUnitKinds];
   tokens_per_s[kPrefill] = in.arrived_computed_tokens_per_s;
   tokens_per_s[kDecode] = in.arrived_output_tokens_per_s;
+  // Queues of the end of one simulated part are not those of the time between the parts.
+  std::fill(std::begin(queued_tokens_), std::end(queued_tokens_), 0);
   const int before[kNumUnitKinds] = {in.draining.prefill, in.draining.decode};
   int drained[kNumUnitKinds] = {0, 0}, draining[kNumUnitKinds] = {before[kPrefill], before[kDecode]};
   const auto drain_until = [&](double now_s) {
@@ -205,6 +211,9 @@ ScaleOutput DayAutoscaler::decide(const ScaleInput& in) {
     }
     demand_.at(load_.share_per_s(in.day_second), tokens_per_s);
     drain_until(in.day_second);
+  } else {
+    queued_tokens_[kPrefill] = in.queued_computed_tokens;
+    queued_tokens_[kDecode] = in.queued_output_tokens;
   }
   step(in.day_second, tokens_per_s, in.starts_blocked, draining);
   last_s_ = in.day_second;

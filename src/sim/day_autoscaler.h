@@ -64,6 +64,7 @@ class DayAutoscaler {
   const DayLoad load_;
   const int start_hour_;  // of the day's clock
   double last_s_ = 0;
+  double queued_tokens_[kNumUnitKinds] = {0, 0};
   FleetLedger ledger_;
   std::vector<double>
       closed_s_[kNumUnitKinds];  // of units that left since the fleet was last told, ascending

@@ -90,6 +90,18 @@ class ByHand {
               options_.budget_nodes);
     return out;
   }
+  // As above, and what waits, in seconds of so many units' work.
+  ScaleOutput decide_queued(double prefill_units, double decode_units, double queued_prefill_s,
+                            double queued_decode_s) {
+    now_s_ += options_.interval_s;
+    ScaleInput in;
+    in.day_second = now_s_;
+    in.arrived_computed_tokens_per_s = prefill_units * options_.unit[kPrefill].tokens_per_s;
+    in.arrived_output_tokens_per_s = decode_units * options_.unit[kDecode].tokens_per_s;
+    in.queued_computed_tokens = queued_prefill_s * in.arrived_computed_tokens_per_s;
+    in.queued_output_tokens = queued_decode_s * in.arrived_output_tokens_per_s;
+    return autoscaler_.decide(in);
+  }
   const std::string& last_line() const { return autoscaler_.log().back(); }
 
  private:
@@ -97,6 +109,59 @@ class ByHand {
   DayAutoscaler autoscaler_;
   double now_s_ = 0;
 };
+
+// A queue of a forward or two is a busy unit's; what is beyond is worked off in two minutes.
+TEST(DayAutoscaler, AQueueIsDemand) {
+  ByHand fleet(278, {4, 10});
+  EXPECT_EQ(fleet.decide_queued(9.4, 3.7, 4, 0).held, (UnitCounts{4, 10}));
+  const UnitCounts grown = fleet.decide_queued(9.4, 3.7, 60, 40).held;
+  EXPECT_GE(grown.prefill, 14);  // half a minute's work in a quarter of the time
+  EXPECT_EQ(grown.decode, 6);
+}
+
+// A flash crowd in the simulated day leaves a queue that rates alone do not tell of: an autoscaler that sees
+// it has more units for it, and the crowd waits less.
+TEST(DayAutoscaler, AFlashCrowdsQueueBringsUnits) {
+  struct Seen {
+    int prefill_units = 0;
+    double ttft_p99_s = 0;
+  };
+  const auto run = [](bool sees_queue) {
+    std::array<double, 24> shape;
+    shape.fill(0.01);
+    shape[1] = shape[2] = 1;
+    const DayFiles day{DayLoad(shape), DaySchedule({{0, 3 * 18 + 5 * 4, {3, 5}}}), 0, 0};
+    FleetOptions options;
+    options.requests_per_day = 2.5e6;
+    options.faults.push_back(parse_fault("flash-crowd@02:00,for=600,factor=2").value());
+    const HardwareProfile hw = test_profile("h800-day");
+    const AutoscaleOptions autoscale = autoscale_options(hw, {}, options, {.budget_nodes = 240}).value();
+    options.scale_initial = {3, 5};
+    DayAutoscaler autoscaler(autoscale, options, day.load, false, options.scale_initial, day.start_hour);
+    double queued_max = 0;
+    options.scale = [&](ScaleInput in) {
+      queued_max = std::max(queued_max, in.queued_computed_tokens);
+      if (!sees_queue) in.queued_computed_tokens = in.queued_output_tokens = 0;
+      return autoscaler.decide(in);
+    };
+    options.scale_interval_s = autoscale.interval_s;
+    options.scale_units_max = {autoscale.budget_nodes / autoscale.unit[kDecode].nodes,
+                               autoscale.budget_nodes / autoscale.unit[kPrefill].nodes};
+    const FleetResult result = run_day(hw, {}, day, options, {});
+    EXPECT_LE(result.nodes_peak, 240);
+    EXPECT_EQ(result.lost_requests, 0);
+    Seen seen;
+    for (const DaySchedule::Change& change : result.units)
+      seen.prefill_units = std::max(seen.prefill_units, change.units.prefill);
+    seen.ttft_p99_s = result.metrics.total().ttft_ms.percentile(0.99) / 1e3;
+    std::printf("flash crowd, queue %s: up to %.0f tokens queued, %d prefill units, first token p99 %.2f s\n",
+                sees_queue ? "seen" : "unseen", queued_max, seen.prefill_units, seen.ttft_p99_s);
+    return seen;
+  };
+  const Seen with = run(true), without = run(false);
+  EXPECT_GT(with.prefill_units, without.prefill_units);
+  EXPECT_LT(with.ttft_p99_s, without.ttft_p99_s);
+}
 
 // Two decode units are nine prefill units, which start as the drains free their nodes.
 TEST(DayAutoscaler, FlipsRolesAsDrainsFreeTheirNodes) {

@@ -219,6 +219,11 @@ ScaleInput FleetSim::scale_input(int64_t now) {
   scaled_arrived_ = arrived;
   scaled_computed_ = computed;
   in.draining = draining();
+  for (const PrefillUnit& unit : prefill_) {
+    for (const RankLoad& rank : unit.loads()) in.queued_computed_tokens += static_cast<double>(rank.tokens);
+  }
+  for (const PrefillJob& job : unrouted_) in.queued_computed_tokens += job.input_tokens - job.cached_tokens;
+  for (const DecodeJob& job : waiting_decode_) in.queued_output_tokens += job.output_tokens;
   return in;
 }
 

@@ -27,6 +27,9 @@ struct ScaleInput {
   // (arrivals times the mean length of what has finished).
   double arrived_computed_tokens_per_s = 0;
   double arrived_output_tokens_per_s = 0;
+  // Queued: prompt tokens not yet computed, and output tokens of answers that no decode rank has room for.
+  double queued_computed_tokens = 0;
+  double queued_output_tokens = 0;
 };
 struct ScaleOutput {
   UnitCounts serving;
