@@ -78,6 +78,26 @@ inline __m256i cvtneps_pbh(__m512 x) {
     return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
   });
 }
+// The lower lanes come from `low`.
+inline simde__m512bh cvtne2ps_pbh(__m512 high, __m512 low) {
+  const __m256i parts[2] = {cvtneps_pbh(low), cvtneps_pbh(high)};
+  simde__m512bh both;
+  std::memcpy(&both, parts, sizeof(both));
+  return both;
+}
+// Of the classes that kernels ask for, subnormal numbers only.
+inline __mmask16 is_subnormal(__m512 x) {
+  const Lanes<uint32_t, __m512> in(x);
+  __mmask16 mask = 0;
+  for (int i = 0; i < 16; ++i) {
+    if ((in.at[i] & 0x7f800000u) == 0 && (in.at[i] & 0x7fffffu) != 0) mask |= static_cast<__mmask16>(1 << i);
+  }
+  return mask;
+}
+inline __m512 negated(__m512 x) {
+  return map_lanes<__m512, uint32_t, uint32_t>(x,
+                                               [](int i, const uint32_t* in) { return in[i] ^ 0x80000000u; });
+}
 template <typename ToV, typename V>
 ToV f16_to_f32(V x) {
   return map_lanes<ToV, float, _Float16>(x,
@@ -168,6 +188,12 @@ void store_masked(void* p, uint32_t mask, V x) {
 #undef _mm512_madd_epi16
 #define _mm512_madd_epi16(a, b) fathom_simde::madd_epi16(a, b)
 #define _mm512_cvtneps_pbh(x) fathom_simde::cvtneps_pbh(x)
+#define _mm512_cvtne2ps_pbh(high, low) fathom_simde::cvtne2ps_pbh(high, low)
+#define _mm512_fpclass_ps_mask(x, kind) \
+  ((void)sizeof(char[(kind) == 0x20 ? 1 : -1]), fathom_simde::is_subnormal(x))
+// SIMDe's macro shifts its argument as it stands, which takes an "a | b" apart.
+#undef _mm512_roundscale_ps
+#define _mm512_roundscale_ps(x, rounding) simde_mm512_roundscale_ps(x, (rounding))
 #undef _mm256_cvtph_ps
 #undef _mm256_cvtps_ph
 #define _mm256_cvtph_ps(x) fathom_simde::f16_to_f32<__m256>(x)
@@ -179,6 +205,8 @@ void store_masked(void* p, uint32_t mask, V x) {
 #undef _mm512_fmadd_ps
 #define _mm256_fmadd_ps(a, b, c) fathom_simde::multiply_add<__m256>(a, b, c, false)
 #define _mm512_fmadd_ps(a, b, c) fathom_simde::multiply_add<__m512>(a, b, c, false)
+#undef _mm512_fmsub_ps
+#define _mm512_fmsub_ps(a, b, c) fathom_simde::multiply_add<__m512>(a, b, fathom_simde::negated(c), false)
 #define _mm256_fmaddsub_ps(a, b, c) fathom_simde::multiply_add<__m256>(a, b, c, true)
 #define _mm512_fmaddsub_ps(a, b, c) fathom_simde::multiply_add<__m512>(a, b, c, true)
 #define _mm512_cvtss_f32(x) (fathom_simde::Lanes<float, __m512>(x).at[0])
