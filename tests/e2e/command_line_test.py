@@ -129,7 +129,8 @@ def test_the_readme_lists_the_libraries_that_the_binary_needs():
     direct = subprocess.run(["readelf", "-d", str(BINARY)], capture_output=True, text=True, timeout=60, check=True).stdout
     names = re.findall(r"NEEDED.*\[(.+?)\.so", direct)
     always_there = {"libc", "libm", "libgcc_s", "libstdc++", "ld-linux-x86-64", "libasan", "libubsan", "libtsan"}
-    packages = {"libcurl": "libcurl4", "libcrypto": "libssl3", "libspdlog": "libspdlog1.10", "libfmt": "libfmt9",
+    packages = {"libcurl": "libcurl4", "libcrypto": "libssl3", "libssl": "libssl3",
+                "libspdlog": "libspdlog1.10", "libfmt": "libfmt9",
                 "libprometheus-cpp-core": "libprometheus-cpp-core1.0", "libnuma": "libnuma1"}
     assert "not found" not in listed and "libspdlog" in names
     missing = [name for name in names if name not in always_there and f"`{packages.get(name)}`" not in readme]

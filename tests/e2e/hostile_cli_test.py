@@ -91,6 +91,7 @@ def test_an_address_space_too_small_is_one_line(kib):
     assert_one_line(result, 2, "memory")
 
 
+@pytest.mark.skipif(SLOWER > 1, reason="a sanitizer needs descriptors of its own")
 def test_descriptors_that_cannot_be_had_are_one_line():
     result = fathom("serve", "--port", "0", prefix=("prlimit", "--nofile=4", "--"))
     assert_one_line(result, 2, "cannot start the HTTP server", "Too many open files")

@@ -1,4 +1,4 @@
-"""The rules of the tree that a compiler does not check: folder order, forbidden calls, file length, layout."""
+"""The rules of the tree that a compiler does not check: folder order, forbidden calls, file length."""
 import pathlib
 import re
 import subprocess
