@@ -211,22 +211,38 @@ TEST(Engine, drain_finishes_what_fits_and_ends_the_rest_at_its_deadline) {
   expect_all_blocks_back(engine->stats());
 }
 
-// The step neither ends nor listens. Time passes on a thread of its own.
+// A decode step that neither ends nor listens until release().
+class HeldStep {
+ public:
+  std::function<Status(std::span<const RankBatch>)> on_step() {
+    return [this](std::span<const RankBatch>) {
+      inside_.store(hold_.load());
+      while (hold_.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return ok_status();
+    };
+  }
+  // Submits a request and returns when a step of it holds the engine's thread.
+  std::shared_ptr<RecordingListener> begin(Engine& engine) {
+    hold_.store(true);
+    auto listener = std::make_shared<RecordingListener>();
+    EXPECT_TRUE(engine.submit(make_request(1, 10, 5), listener).ok());
+    while (!inside_.load()) std::this_thread::yield();
+    return listener;
+  }
+  void release() { hold_.store(false); }
+
+ private:
+  std::atomic<bool> hold_{false}, inside_{false};
+};
+
+// Time passes on a thread of its own.
 TEST(Engine, drain_gives_up_on_a_step_that_does_not_end) {
   ManualClock clock;
-  std::atomic<bool> hold{false};
-  std::atomic<bool> in_step{false};
+  HeldStep step;
   ScriptedOptions decode;
-  decode.on_step = [&](std::span<const RankBatch>) {
-    in_step.store(hold.load());
-    while (hold.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return ok_status();
-  };
+  decode.on_step = step.on_step();
   const auto engine = make_engine(small_options(), clock, 64, {}, decode);
-  hold.store(true);
-  const auto held = std::make_shared<RecordingListener>();
-  ASSERT_TRUE(engine->submit(make_request(1, 10, 5), held).ok());
-  while (!in_step.load()) std::this_thread::yield();
+  const auto held = step.begin(*engine);
   std::atomic<bool> returned{false};
   std::thread time([&] {
     for (int i = 0; i < 1000 && !returned.load(); ++i) {
@@ -240,7 +256,7 @@ TEST(Engine, drain_gives_up_on_a_step_that_does_not_end) {
   time.join();
   EXPECT_GE(clock.now(), deadline + Engine::kDrainGrace);
   EXPECT_FALSE(held->finished);
-  hold.store(false);
+  step.release();
   held->wait();
   EXPECT_EQ(held->info.reason, FinishReason::kInsufficientResources);
   EXPECT_TRUE(engine->drain(clock.now()));
@@ -340,21 +356,13 @@ TEST(Engine, storms_of_cancels_leak_nothing) {
 // A step of a large model may take longer than anyone would wait for an engine that hangs.
 TEST(Engine, a_long_step_shows_its_progress) {
   ManualClock clock;
-  std::atomic<bool> hold{false};
-  std::atomic<bool> in_step{false};
+  HeldStep step;
   std::atomic<TimePoint> progress{};
   ScriptedOptions decode;
   decode.progress = &progress;
-  decode.on_step = [&](std::span<const RankBatch>) {
-    in_step.store(hold.load());
-    while (hold.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return ok_status();
-  };
+  decode.on_step = step.on_step();
   const auto engine = make_engine(small_options(), clock, 64, {}, decode);
-  hold.store(true);
-  const auto listener = std::make_shared<RecordingListener>();
-  ASSERT_TRUE(engine->submit(make_request(1, 10, 5), listener).ok());
-  while (!in_step.load()) std::this_thread::yield();
+  const auto listener = step.begin(*engine);
   const TimePoint step_begin = clock.now();
   clock.advance(std::chrono::seconds(100));
   EXPECT_LE(engine->stats().last_progress, step_begin);
@@ -362,7 +370,7 @@ TEST(Engine, a_long_step_shows_its_progress) {
   EXPECT_EQ(engine->stats().last_progress, clock.now());
   clock.advance(std::chrono::seconds(3));
   EXPECT_EQ(engine->stats().last_progress, clock.now() - std::chrono::seconds(3)) << "and its lack of it";
-  hold.store(false);
+  step.release();
   listener->wait();
 }
 
