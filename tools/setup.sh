@@ -15,7 +15,7 @@ stamp="build/.setup-$stage-$(cat tools/setup.sh tests/requirements.txt | cksum |
 build_packages=(build-essential cmake ninja-build ccache mold pkg-config ca-certificates
   libboost1.81-dev libssl-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   prometheus-cpp-dev zlib1g-dev libcurl4-openssl-dev libnuma-dev libxxhash-dev)
-test_packages=(libgtest-dev librapidcheck-dev libbenchmark-dev libsimde-dev python3-venv npm)
+test_packages=(libgtest-dev librapidcheck-dev libbenchmark-dev libsimde-dev python3-venv npm curl)
 slow_packages=(clang-19 libclang-rt-19-dev)
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
