@@ -80,12 +80,8 @@ void BlockFleet::note_end(const Request& request) {
 
 void BlockFleet::note_forward(const Unit& unit, const ForwardWork& work, double us) {
   FleetCell& c = cell();
-  ++c.forwards;
-  c.forward_seconds += us / 1e6;
-  c.computed_tokens += work.tokens_sum;
   const double exposed_us = sim_cost_.exposed_us(static_cast<double>(work.tokens_slowest));
-  c.prefill_exposed_us += exposed_us;
-  c.prefill_layer_us += sim_cost_.c0_us + work.us_max + exposed_us;
+  c.add_forward(us / 1e6, work.tokens_sum, exposed_us, sim_cost_.c0_us + work.us_max + exposed_us);
   if (work.num_chunks < unit.ranks.size()) return;
   const auto ranks = static_cast<double>(unit.ranks.size());
   const double tokens_ratio =

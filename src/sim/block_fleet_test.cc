@@ -8,19 +8,14 @@
 #include "base/rng.h"
 #include "sim/fleet_file.h"
 #include "sim/synthetic.h"
+#include "sim/test_fleet.h"
 #include "sim/test_profile.h"
 
 namespace fathom::sim {
 namespace {
 
 BlockFleetOptions small_fleet() {
-  BlockFleetOptions options;
-  options.prefill_units = options.decode_units = 2;
-  options.prefill_ranks = options.decode_ranks = 16;
-  options.prefill_blocks_per_rank = 400;
-  options.decode_blocks_per_rank = 300;
-  options.chunk_tokens = 4096;
-  options.deadline_s = 60;
+  BlockFleetOptions options = two_by_sixteen_ranks();
   options.lease_s = 1;
   options.check_books_often = true;
   options.liveness_s = 30;

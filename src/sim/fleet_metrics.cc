@@ -55,6 +55,15 @@ void FleetCell::merge(const FleetCell& o) {
   queue_ms.merge(o.queue_ms);
 }
 
+void FleetCell::add_forward(double seconds_long, int64_t tokens_computed, double layer_exposed_us,
+                            double layer_whole_us) {
+  ++forwards;
+  forward_seconds += seconds_long;
+  computed_tokens += tokens_computed;
+  prefill_exposed_us += layer_exposed_us;
+  prefill_layer_us += layer_whole_us;
+}
+
 double FleetCell::ttft_attainment(double slo_s) const {
   const auto served = static_cast<double>(ttft_ms.total());
   const double all = served + static_cast<double>(expired_without_token);

@@ -177,12 +177,9 @@ void FleetSim::begin_forward(int u, int64_t now) {
   set_event(num_decode() + u, end);
   if (!prefill_open_[u]) note_nodes();
   FleetCell& c = cell();
-  ++c.forwards;
-  c.forward_seconds += us / 1e6;
-  c.computed_tokens += load.tokens_sum;
   const double exposed_us = prefill_cost_.exposed_us(static_cast<double>(load.tokens_slowest));
-  c.prefill_exposed_us += exposed_us;
-  c.prefill_layer_us += prefill_cost_.c0_us + static_cast<double>(load.cost_ns_max) / 1e3 + exposed_us;
+  c.add_forward(us / 1e6, load.tokens_sum, exposed_us,
+                prefill_cost_.c0_us + static_cast<double>(load.cost_ns_max) / 1e3 + exposed_us);
   if (load.saturated) {
     const double ranks = options_.shape.prefill_ranks;
     ++c.saturated_forwards;

@@ -1,4 +1,4 @@
-// The load at which a decode unit neither fills nor empties, by bisection.
+// A decode unit at a given batch: step time and user speed.
 #include "sim/fluid.h"
 
 namespace fathom::sim {
@@ -12,23 +12,6 @@ FluidPoint decode_point(const HardwareProfile& hw, const ModelShape& model, cons
   point.step_ms = decode_step_us(hw, model, unit, step) / 1e3;
   point.tokens_per_s_per_user = (unit.mtp ? 1 + load.acceptance : 1) / (point.step_ms / 1e3);
   return point;
-}
-
-std::optional<FluidPoint> solve_decode_fluid(const HardwareProfile& hw, const ModelShape& model,
-                                             const DecodeUnitShape& unit, const FluidLoad& load,
-                                             double requests_max) {
-  // The output rate of a rank rises with its batch, so the demand is met at one batch: bisection.
-  const auto rate = [&](double requests) {
-    return requests * decode_point(hw, model, unit, load, requests).tokens_per_s_per_user;
-  };
-  if (rate(requests_max) < load.output_tokens_per_s_per_rank) return std::nullopt;
-  double low = 0;
-  double high = requests_max;
-  for (int i = 0; i < 60; ++i) {
-    const double middle = (low + high) / 2;
-    (rate(middle) < load.output_tokens_per_s_per_rank ? low : high) = middle;
-  }
-  return decode_point(hw, model, unit, load, high);
 }
 
 }  // namespace fathom::sim

@@ -1,15 +1,11 @@
-// The fluid solver: at a demand per rank, how many requests are live and how fast a user reads. No queues, no
-// noise: Little's law and the step time meet at one point, or nowhere (saturation).
+// A decode unit as a fluid: so many requests live on each rank, without queues or noise, and how fast a user reads.
 #pragma once
-
-#include <optional>
 
 #include "sim/cost_model.h"
 
 namespace fathom::sim {
 
 struct FluidLoad {
-  double output_tokens_per_s_per_rank = 0;
   double kv_tokens_per_request = 0;
   double acceptance = 0.85;  // of the MTP token; tokens per step = 1 + acceptance with MTP
   double kv_imbalance = 1;   // largest over mean KV tokens per rank
@@ -22,11 +18,6 @@ struct FluidPoint {
   double tokens_per_s_per_user = 0;
 };
 
-// nullopt when no batch up to requests_max serves the demand.
-std::optional<FluidPoint> solve_decode_fluid(const HardwareProfile& hw, const ModelShape& model,
-                                             const DecodeUnitShape& unit, const FluidLoad& load,
-                                             double requests_max = 512);
-// The step at a given batch, for sensitivities.
 FluidPoint decode_point(const HardwareProfile& hw, const ModelShape& model, const DecodeUnitShape& unit,
                         const FluidLoad& load, double requests_per_rank);
 

@@ -10,20 +10,15 @@
 #include "sim/day_report.h"
 #include "sim/fleet_file.h"
 #include "sim/synthetic.h"
+#include "sim/test_fleet.h"
 #include "sim/test_profile.h"
 
 namespace fathom::sim {
 namespace {
 
 BlockFleetOptions small_fleet() {
-  BlockFleetOptions options;
-  options.prefill_units = options.decode_units = 2;
-  options.prefill_ranks = options.decode_ranks = 16;
-  options.prefill_blocks_per_rank = 400;
-  options.decode_blocks_per_rank = 300;
-  options.chunk_tokens = 4096;
+  BlockFleetOptions options = two_by_sixteen_ranks();
   options.unit_nodes = {2, 2};
-  options.deadline_s = 60;
   return options;
 }
 
