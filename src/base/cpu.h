@@ -23,8 +23,8 @@ Result<Isa> parse_isa(std::string_view name);
 
 // The best level the processor and the operating system support.
 Isa detect_isa();
-// detect_isa(), lowered by FATHOM_ISA when `override_name` is not empty. An unknown name or one above what the
-// machine has is an error naming both.
+// detect_isa(), lowered by FATHOM_ISA when `override_name` is not empty. An unknown name or one above what
+// the machine has is an error naming both.
 Result<Isa> choose_isa(std::string_view override_name);
 Result<Isa> choose_isa(std::string_view override_name, Isa best);  // on a machine whose best level is `best`
 // The level the process uses: choose_isa(getenv("FATHOM_ISA")), evaluated once; a bad value ends the process

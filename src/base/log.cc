@@ -21,10 +21,14 @@ spdlog::logger& logger() {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -33,6 +37,8 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 // What comes from outside may hold line breaks; a message is one line.
-void log_line(LogLevel level, std::string_view message) { logger().log(to_spdlog(level), "{}", printable(message)); }
+void log_line(LogLevel level, std::string_view message) {
+  logger().log(to_spdlog(level), "{}", printable(message));
+}
 
 }  // namespace fathom

@@ -1,4 +1,5 @@
-// Random numbers that are the same on every machine and compiler: fixed integer algorithms, no std::distribution.
+// Random numbers that are the same on every machine and compiler: fixed integer algorithms, no
+// std::distribution.
 //   Rng         a sequential generator (xoshiro256**), for simulations and property tests
 //   hash_u64    counter-based: a number that depends on its arguments only, for sampling a token
 #pragma once

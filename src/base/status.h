@@ -97,11 +97,11 @@ class [[nodiscard]] Result {
 #define FATHOM_CONCAT_INNER(a, b) a##b
 #define FATHOM_CONCAT(a, b) FATHOM_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expr)                                   \
-  do {                                                          \
-    if (::fathom::Status status_ = (expr); !status_.ok()) {     \
-      return status_;                                           \
-    }                                                           \
+#define RETURN_IF_ERROR(expr)                               \
+  do {                                                      \
+    if (::fathom::Status status_ = (expr); !status_.ok()) { \
+      return status_;                                       \
+    }                                                       \
   } while (0)
 
 // ASSIGN_OR_RETURN(auto x, f());

@@ -74,7 +74,8 @@ void ThreadTeam::run_tiles(int64_t num_tiles, TileFn fn, void* context) {
     work_done_.wait(lock, [&] { return tiles_done_.load(std::memory_order_seq_cst) == num_tiles; });
     caller_parked_.store(false, std::memory_order_relaxed);
   }
-  // Closed before the next job's fields are written: a worker that read the old ticket can no longer win a tile.
+  // Closed before the next job's fields are written: a worker that read the old ticket can no longer win a
+  // tile.
   ticket_.store(generation << 32 | kClosed, std::memory_order_release);
 }
 
@@ -87,7 +88,8 @@ void ThreadTeam::take_tiles(uint64_t generation, int thread) {
     void* const context = context_.load(std::memory_order_acquire);
     const int64_t num_tiles = num_tiles_.load(std::memory_order_acquire);
     if (static_cast<int64_t>(tile) >= num_tiles) return;
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+                                       std::memory_order_acquire)) {
       continue;
     }
     fn(context, static_cast<int64_t>(tile), thread);
@@ -105,7 +107,8 @@ void ThreadTeam::worker_main(int thread) {
   uint64_t seen = 0;
   for (;;) {
     uint64_t generation = generation_.load(std::memory_order_acquire);
-    for (int spin = 0; generation == seen && spin < spin_iterations_ && !stop_.load(std::memory_order_relaxed); ++spin) {
+    for (int spin = 0;
+         generation == seen && spin < spin_iterations_ && !stop_.load(std::memory_order_relaxed); ++spin) {
       pause_cpu();
       generation = generation_.load(std::memory_order_acquire);
     }

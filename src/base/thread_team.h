@@ -1,6 +1,6 @@
-// A rank's threads. Ops are cut into tiles; a team runs the tiles of one dependency level and returns when all
-// are done. Tiles are handed out one at a time, so a thread that the kernel descheduled delays only its tile,
-// and waiting spins briefly, then parks: ranks may far outnumber cores.
+// A rank's threads. Ops are cut into tiles; a team runs the tiles of one dependency level and returns when
+// all are done. Tiles are handed out one at a time, so a thread that the kernel descheduled delays only its
+// tile, and waiting spins briefly, then parks: ranks may far outnumber cores.
 #pragma once
 
 #include <atomic>
@@ -14,9 +14,9 @@
 namespace fathom {
 
 struct ThreadTeamOptions {
-  int num_threads = 1;       // the caller counts as one; 1 means everything runs inline
+  int num_threads = 1;         // the caller counts as one; 1 means everything runs inline
   int spin_iterations = 2000;  // pause instructions before parking; 0 parks at once (ranks > cores)
-  std::vector<int> cpus;     // pin thread i to cpus[i]; empty: no pinning. cpus[0] is not applied to the caller
+  std::vector<int> cpus;  // pin thread i to cpus[i]; empty: no pinning. cpus[0] is not applied to the caller
 };
 
 // One owner calls run() at a time; tile functions may run on any of the team's threads.
@@ -43,8 +43,10 @@ class ThreadTeam {
       return;
     }
     using Plain = std::remove_reference_t<Fn>;
-    run_tiles(num_tiles, [](void* context, int64_t tile, int thread) { (*static_cast<Plain*>(context))(tile, thread); },
-              const_cast<void*>(static_cast<const void*>(&fn)));
+    run_tiles(
+        num_tiles,
+        [](void* context, int64_t tile, int thread) { (*static_cast<Plain*>(context))(tile, thread); },
+        const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
  private:

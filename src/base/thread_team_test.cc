@@ -20,13 +20,14 @@ TEST_P(ThreadTeamSizes, every_tile_runs_exactly_once_and_is_visible_to_the_calle
       ASSERT_LT(thread, team.num_threads());
       ++runs[tile];
     });
-    for (int tile = 0; tile < num_tiles; ++tile) ASSERT_EQ(runs[tile], 1) << "round " << round << " tile " << tile;
+    for (int tile = 0; tile < num_tiles; ++tile)
+      ASSERT_EQ(runs[tile], 1) << "round " << round << " tile " << tile;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(all, ThreadTeamSizes,
-                         testing::Values(std::pair{1, 0}, std::pair{2, 0}, std::pair{2, 2000}, std::pair{5, 0},
-                                         std::pair{5, 100}));
+                         testing::Values(std::pair{1, 0}, std::pair{2, 0}, std::pair{2, 2000},
+                                         std::pair{5, 0}, std::pair{5, 100}));
 
 TEST(ThreadTeam, jobs_alternate_quickly_between_sizes) {
   ThreadTeam team({.num_threads = 3, .spin_iterations = 50});

@@ -1,5 +1,6 @@
-// The subcommands of the one binary. Each is a file of its own that adds itself to the parser; main.cc calls the
-// list. Exit codes: 0 done, 1 failed at run time, 2 bad input (one line says what and where), 3 no plan fits.
+// The subcommands of the one binary. Each is a file of its own that adds itself to the parser; main.cc calls
+// the list. Exit codes: 0 done, 1 failed at run time, 2 bad input (one line says what and where), 3 no plan
+// fits.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -7,8 +7,8 @@
 
 namespace fathom::cli {
 
-// For every flag of `app` and its subcommands, whatever their files say: a number is not empty, one with a range
-// is finite, a switch is true or false. After all flags are there.
+// For every flag of `app` and its subcommands, whatever their files say: a number is not empty, one with a
+// range is finite, a switch is true or false. After all flags are there.
 void refuse_odd_values(CLI::App& app);
 
 // "512M", "2G", "1048576": bytes, with binary suffixes, from `min` to `max`.

@@ -41,39 +41,61 @@ void add_flags(CLI::App& command, Flags& flags) {
   command.add_option("--host", options.http.host, "Address to listen on")->capture_default_str();
   command.add_option("--port", options.http.port, "Port; 0 takes any free one")->capture_default_str();
   // An empty name (an unset variable in a script) must not open the server to everyone.
-  command.add_option("--api-key-file", options.api_key_file, "File with one API key per line, optionally with a name")
+  command
+      .add_option("--api-key-file", options.api_key_file,
+                  "File with one API key per line, optionally with a name")
       ->check(CLI::Validator([](std::string& path) { return path.empty() ? "names no file" : ""; }, "FILE"));
-  command.add_option("--requests-per-key", options.admission.requests_per_key_max, "Requests of one key in flight, with --api-key-file; more get 429")
-      ->check(CLI::Range(1, kCountMax))->capture_default_str();
+  command
+      .add_option("--requests-per-key", options.admission.requests_per_key_max,
+                  "Requests of one key in flight, with --api-key-file; more get 429")
+      ->check(CLI::Range(1, kCountMax))
+      ->capture_default_str();
   command.add_option("--requests-max", options.admission.requests_max, "Requests in flight; more get 503")
-      ->check(CLI::Range(1, kCountMax))->capture_default_str();
+      ->check(CLI::Range(1, kCountMax))
+      ->capture_default_str();
   command.add_option("--connections-max", options.http.connections_max, "Open connections; more are closed")
-      ->check(CLI::Range(1, kCountMax))->capture_default_str();
+      ->check(CLI::Range(1, kCountMax))
+      ->capture_default_str();
   command.add_option("--body-max", options.http.body_bytes_max, "Largest request body; larger get 413")
-      ->transform(byte_size(1, kBodyBytesMax))->capture_default_str();
-  command.add_option("--answer-max", options.answer_bytes_max, "Most of one request's answers, with 128 bytes for each token and each log-probability; max_tokens that may lead to more get 400, without it answers end there")
-      ->transform(byte_size(kAnswerBytesMin, kAnswerBytesMax))->capture_default_str();
+      ->transform(byte_size(1, kBodyBytesMax))
+      ->capture_default_str();
+  command
+      .add_option("--answer-max", options.answer_bytes_max,
+                  "Most of one request's answers, with 128 bytes for each token and each log-probability; "
+                  "max_tokens that may lead to more get 400, without it answers end there")
+      ->transform(byte_size(kAnswerBytesMin, kAnswerBytesMax))
+      ->capture_default_str();
   add_seconds("--header-timeout", flags.header_timeout_s, "Seconds for a request's header to arrive");
   add_seconds("--body-timeout", flags.body_timeout_s, "Seconds for a request's body to arrive");
-  add_seconds("--idle-timeout", flags.idle_timeout_s, "Seconds a kept-alive connection may wait for a request");
+  add_seconds("--idle-timeout", flags.idle_timeout_s,
+              "Seconds a kept-alive connection may wait for a request");
   add_seconds("--write-timeout", flags.write_stall_s, "Seconds a client may read nothing of its answer");
-  command.add_option("--drain-timeout", options.drain_timeout_s, "Seconds from SIGTERM until what still runs is ended; the exit follows within 3 s")
-      ->check(CLI::Range(0.0, kSecondsMax))->capture_default_str();
-  add_seconds("--keep-alive-interval", options.keep_alive_interval_s, "Seconds between `: keep-alive` comments");
-  add_seconds("--request-timeout", options.request_timeout_s, "Seconds from a request to its last token, at most");
-  add_seconds("--stall-timeout", options.stall_timeout_s, "Seconds without progress after which the engine counts as stalled: requests end with an error, /health and /ready are 503");
+  command
+      .add_option("--drain-timeout", options.drain_timeout_s,
+                  "Seconds from SIGTERM until what still runs is ended; the exit follows within 3 s")
+      ->check(CLI::Range(0.0, kSecondsMax))
+      ->capture_default_str();
+  add_seconds("--keep-alive-interval", options.keep_alive_interval_s,
+              "Seconds between `: keep-alive` comments");
+  add_seconds("--request-timeout", options.request_timeout_s,
+              "Seconds from a request to its last token, at most");
+  add_seconds("--stall-timeout", options.stall_timeout_s,
+              "Seconds without progress after which the engine counts as stalled: requests end with an "
+              "error, /health and /ready are 503");
   command.add_option("--log-level", flags.log_level, "debug, info, warning or error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))->capture_default_str();
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
 }
 
-// Signals are taken by sigwait on a thread of their own, so they must be blocked before any other thread starts.
+// Signals are taken by sigwait on a thread of their own, so they must be blocked before any other thread
+// starts.
 sigset_t block_stop_signals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   // A closed terminal ends the server in order; under nohup, which ignores the signal, it lives on.
-  struct sigaction hangup {};
+  struct sigaction hangup{};
   if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
@@ -82,12 +104,15 @@ sigset_t block_stop_signals() {
 
 void print_ready(const serve::Server& server, const std::string& host, bool keys_wanted) {
   const bool ip6 = host.find(':') != std::string::npos;
-  const std::string reachable = host == "0.0.0.0" ? "127.0.0.1" : host == "::" ? "[::1]" : ip6 ? "[" + host + "]" : host;
+  const std::string reachable = host == "0.0.0.0" ? "127.0.0.1"
+                                : host == "::"    ? "[::1]"
+                                : ip6             ? "[" + host + "]"
+                                                  : host;
   const std::string url = fmt::format("http://{}:{}", reachable, server.port());
-  const std::string text =
-      fmt::format("{}ready on {}\ntry: curl -s {}/v1/chat/completions -H 'Content-Type: application/json'{} -d "
-                  "'{{\"messages\":[{{\"role\":\"user\",\"content\":\"What is 347 + 586?\"}}]}}'\n",
-                  server.summary(), url, url, keys_wanted ? " -H \"Authorization: Bearer $FATHOM_API_KEY\"" : "");
+  const std::string text = fmt::format(
+      "{}ready on {}\ntry: curl -s {}/v1/chat/completions -H 'Content-Type: application/json'{} -d "
+      "'{{\"messages\":[{{\"role\":\"user\",\"content\":\"What is 347 + 586?\"}}]}}'\n",
+      server.summary(), url, url, keys_wanted ? " -H \"Authorization: Bearer $FATHOM_API_KEY\"" : "");
   std::fputs(text.c_str(), stdout);
   if (std::fflush(stdout) == 0) return;
   log_warning("standard output: {}; the server runs on", strerror(errno));

@@ -177,7 +177,8 @@ Status EngineCore::run_timed(StepKind kind, std::span<StepShare> shares) {
   const double seconds = to_seconds(clock_.now() - begin);
   if (observer_ != nullptr) observer_->on_step_end();
   // A step that was stopped says nothing of its group, and one group's success nothing of the other.
-  if (status.code() != StatusCode::kCancelled) (is_prefill ? prefill_failing_ : decode_failing_) = !status.ok();
+  if (status.code() != StatusCode::kCancelled)
+    (is_prefill ? prefill_failing_ : decode_failing_) = !status.ok();
   stats_.failing = prefill_failing_ || decode_failing_;
   stats_.failed_steps += !status.ok() && status.code() != StatusCode::kCancelled ? 1 : 0;
   if (!status.ok()) return status;

@@ -63,8 +63,8 @@ struct EngineStats {
   // When the engine last moved: a stage of a layer or a whole step was done, or it looked and had nothing to
   // do. Stands still from a failed step on until one succeeds. Health is the age of this, not an open port.
   TimePoint last_progress;
-  // The last step of either engine failed, stopped ones excepted. A failed group fails every step, so this seldom
-  // ends.
+  // The last step of either engine failed, stopped ones excepted. A failed group fails every step, so this
+  // seldom ends.
   bool failing = false;
 };
 

@@ -56,7 +56,8 @@ void bench_gate(benchmark::State& state) {
   std::vector<float> weights(experts.size());
   for (auto _ : state) {
     for (int64_t row = 0; row < kRows; ++row) {
-      gate_choose(config, logits.data() + row * config.num_experts, bias.data(), experts.data(), weights.data());
+      gate_choose(config, logits.data() + row * config.num_experts, bias.data(), experts.data(),
+                  weights.data());
       benchmark::DoNotOptimize(weights.data());
     }
   }

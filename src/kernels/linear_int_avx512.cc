@@ -1,4 +1,5 @@
-// INT8 and INT4 linear layers with AVX-512 BW, for processors without VNNI: bytes of sixteen outputs at a time.
+// INT8 and INT4 linear layers with AVX-512 BW, for processors without VNNI: bytes of sixteen outputs at a
+// time.
 #include "kernels/linear_maddubs.h"
 #include "kernels/simd_avx512.h"
 
@@ -18,7 +19,9 @@ struct Bytes512 : Avx512 {
 
   static FATHOM_INLINE B load_bytes(const std::byte* p) { return _mm512_load_si512(p); }
   static FATHOM_INLINE B set1_quad(int32_t quad) { return _mm512_set1_epi32(quad); }
-  static FATHOM_INLINE B flip_tops(B x) { return _mm512_xor_si512(x, _mm512_set1_epi8(static_cast<char>(0x80))); }
+  static FATHOM_INLINE B flip_tops(B x) {
+    return _mm512_xor_si512(x, _mm512_set1_epi8(static_cast<char>(0x80)));
+  }
   static FATHOM_INLINE Signed split_sign(B w) { return {_mm512_abs_epi8(w), _mm512_movepi8_mask(w)}; }
   static FATHOM_INLINE B with_sign(B x, const Signed& w) {
     return _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x);
@@ -31,8 +34,10 @@ struct Bytes512 : Avx512 {
   static FATHOM_INLINE F to_float(B x) { return _mm512_cvtepi32_ps(x); }
 };
 
-constexpr LinearKernel kInt8 = make_panel_kernel<WeightFormat::kInt8>(Isa::kAvx512, run_panels<Int8Kernel<Bytes512>>);
-constexpr LinearKernel kInt4 = make_panel_kernel<WeightFormat::kInt4>(Isa::kAvx512, run_panels<Int4Kernel<Bytes512>>);
+constexpr LinearKernel kInt8 =
+    make_panel_kernel<WeightFormat::kInt8>(Isa::kAvx512, run_panels<Int8Kernel<Bytes512>>);
+constexpr LinearKernel kInt4 =
+    make_panel_kernel<WeightFormat::kInt4>(Isa::kAvx512, run_panels<Int4Kernel<Bytes512>>);
 
 }  // namespace
 

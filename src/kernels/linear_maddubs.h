@@ -1,7 +1,8 @@
-// INT8 and INT4 linear layers without dot-product instructions, for a vector type V of bytes. vpmaddubsw multiplies
-// unsigned by signed bytes and adds pairs in 16 bits:
+// INT8 and INT4 linear layers without dot-product instructions, for a vector type V of bytes. vpmaddubsw
+// multiplies unsigned by signed bytes and adds pairs in 16 bits:
 //   INT8  |w| · sign(x, w), at most 2 · 127 · 127 = 32258 a pair: never saturates.
-//   INT4  code + 8 (0 … 15) · x, at most 2 · 15 · 127 = 3810 a pair: the eight pairs of a group of 32 add up to
+//   INT4  code + 8 (0 … 15) · x, at most 2 · 15 · 127 = 3810 a pair: the eight pairs of a group of 32 add up
+//   to
 //         30480 in 16 bits, so one widening per group is exact.
 #pragma once
 
@@ -11,8 +12,8 @@
 namespace fathom {
 namespace {
 
-// V has: F and kLanes (floats), B (as many quads of bytes), Int32 and Int16 (accumulators of the lanes' own type:
-// through B, whose lanes are 64 bits, g++ 12 copies and spills them), and the operations used below.
+// V has: F and kLanes (floats), B (as many quads of bytes), Int32 and Int16 (accumulators of the lanes' own
+// type: through B, whose lanes are 64 bits, g++ 12 copies and spills them), and the operations used below.
 
 FATHOM_INLINE void prefetch(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p) + 2048, _MM_HINT_T0);
@@ -51,13 +52,15 @@ void run_int8(const MicroArgs& args, int first) {
       prefetch(w + 64);
       typename V::Signed weight[kVectors];
       FATHOM_UNROLL
-      for (int v = 0; v < kVectors; ++v) weight[v] = V::split_sign(V::flip_tops(V::load_bytes(w + v * kBytes)));
+      for (int v = 0; v < kVectors; ++v)
+        weight[v] = V::split_sign(V::flip_tops(V::load_bytes(w + v * kBytes)));
       FATHOM_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const typename V::B quad = broadcast_quad<V>(a + r * args.a_stride + k);
         FATHOM_UNROLL
         for (int v = 0; v < kVectors; ++v) {
-          dot[r][v] += (typename V::Int32)V::add_pairs(V::maddubs(weight[v].magnitude, V::with_sign(quad, weight[v])));
+          dot[r][v] +=
+              (typename V::Int32)V::add_pairs(V::maddubs(weight[v].magnitude, V::with_sign(quad, weight[v])));
         }
       }
     }
@@ -67,8 +70,9 @@ void run_int8(const MicroArgs& args, int first) {
       FATHOM_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         const typename V::F w_scale = V::load(reinterpret_cast<const float*>(scales) + v * V::kLanes);
-        add_scaled<V>(args.c + r * args.c_stride + (first + v) * V::kLanes, V::to_float((typename V::B)dot[r][v]),
-                      V::mul(x_scale, w_scale), args.first && block == 0);
+        add_scaled<V>(args.c + r * args.c_stride + (first + v) * V::kLanes,
+                      V::to_float((typename V::B)dot[r][v]), V::mul(x_scale, w_scale),
+                      args.first && block == 0);
       }
     }
   }
@@ -122,7 +126,8 @@ FATHOM_INLINE void add_int4_group(const MicroArgs& args, const std::byte* w, int
     for (int half = 0; half < 2; ++half) {
       typename V::B weight[kVectors];
       FATHOM_UNROLL
-      for (int v = 0; v < kVectors; ++v) weight[v] = V::nibbles(V::load_bytes(codes + s * 128 + v * kBytes), half);
+      for (int v = 0; v < kVectors; ++v)
+        weight[v] = V::nibbles(V::load_bytes(codes + s * 128 + v * kBytes), half);
       FATHOM_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const typename V::B quad = broadcast_quad<V>(a + r * args.a_stride + s * 8 + half * 4);

@@ -35,8 +35,8 @@ struct ConvertReport {
   std::vector<std::string> warnings;
 };
 
-// Writes `out_folder`, which must be absent or empty and appears when it is complete (output_folder.h). Errors are
-// one line naming file, tensor and reason.
+// Writes `out_folder`, which must be absent or empty and appears when it is complete (output_folder.h).
+// Errors are one line naming file, tensor and reason.
 Result<ConvertReport> convert_model(const ModelSource& source, const std::string& out_folder,
                                     const ConvertOptions& options, ThreadTeam& team);
 

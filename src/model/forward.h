@@ -88,8 +88,8 @@ class ForwardGroup {
   // Any other error: a rank failed, and the group with it; it answers kFailedPrecondition from then on.
   virtual Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) = 0;
 
-  // Makes the step in progress return kCancelled soon (all ranks stop after the same layer), or the next one when
-  // none is: who asks cannot know whether it has begun. Thread-safe.
+  // Makes the step in progress return kCancelled soon (all ranks stop after the same layer), or the next one
+  // when none is: who asks cannot know whether it has begun. Thread-safe.
   virtual void request_stop() = 0;
 
   virtual const StepStats& last_stats() const = 0;

@@ -63,7 +63,8 @@ class InprocForwardGroup final : public ForwardGroup {
     assign_logits();
     // Ranks wait for one another, and as many threads as ranks take one each.
     ranks_team_.run(options_.num_ranks, [this](int64_t rank, int) { run_rank(static_cast<int>(rank)); });
-    stop_.store(false, std::memory_order_relaxed);  // not before: a stop may come before the step for which it is
+    stop_.store(false,
+                std::memory_order_relaxed);  // not before: a stop may come before the step for which it is
     *logits = {logits_.as<float>(), num_logit_rows_, model_.config().vocab_size};
     add_up_stats();
     return outcome();

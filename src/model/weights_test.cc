@@ -436,8 +436,7 @@ TEST(Weights, a_model_larger_than_memory_is_refused_and_told_what_fits) {
     return loaded(cp, with_weights(format))->weights().bytes.total();
   };
   LoadOptions options;
-  options.demand =
-      MemoryDemand{.kv_bytes = 1 << 20, .activation_bytes = 1 << 20};
+  options.demand = MemoryDemand{.kv_bytes = 1 << 20, .activation_bytes = 1 << 20};
   options.available = {kMemoryReserveMin + (2 << 20) + bytes_as(WeightFormat::kInt8), "MemAvailable"};
   expect_refused(cp, "the model does not fit in memory: weights ", options);
   expect_refused(cp,

@@ -38,20 +38,23 @@ constexpr int64_t kContextMin = 64;  // as of --max-context
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // What a folder lacks without being wrong.
-void warn_of_text_files(const TextAssets& assets, const Tokenizer& tokenizer, const ChatTemplate& chat_template) {
+void warn_of_text_files(const TextAssets& assets, const Tokenizer& tokenizer,
+                        const ChatTemplate& chat_template) {
   if (assets.tokenizer_config_json.empty()) {
-    log_warning("{}/tokenizer_config.json: missing or empty; no special token has a role, no BOS is put before texts",
-                assets.source);
+    log_warning(
+        "{}/tokenizer_config.json: missing or empty; no special token has a role, no BOS is put before texts",
+        assets.source);
   }
   if (chat_template.is_published_format()) {
     log_warning("{}: no chat template; DeepSeek's published format stands in", assets.source);
   }
   for (const auto& [name, content] : tokenizer.named_tokens()) {
-    const bool lost = (name == "bos_token" && !tokenizer.bos_id()) || (name == "eos_token" && !tokenizer.eos_id()) ||
+    const bool lost = (name == "bos_token" && !tokenizer.bos_id()) ||
+                      (name == "eos_token" && !tokenizer.eos_id()) ||
                       (name == "pad_token" && !tokenizer.pad_id());
     if (lost) {
-      log_warning("{}/tokenizer_config.json: {}: '{}' is no token of the vocabulary and has no effect", assets.source,
-                  name, content);
+      log_warning("{}/tokenizer_config.json: {}: '{}' is no token of the vocabulary and has no effect",
+                  assets.source, name, content);
     }
   }
 }
@@ -60,12 +63,13 @@ void warn_of_text_files(const TextAssets& assets, const Tokenizer& tokenizer, co
 Status check_options(const LocalModelOptions& options, const ModelConfig& config, const std::string& label) {
   const EngineOptions& engine = options.engine;
   if (engine.redundant_experts > 0 && engine.prefill_ep == 1 && engine.decode_ep == 1) {
-    return invalid_argument("--redundant-experts {}: means nothing without --prefill-ep or --decode-ep above 1",
-                            engine.redundant_experts);
+    return invalid_argument(
+        "--redundant-experts {}: means nothing without --prefill-ep or --decode-ep above 1",
+        engine.redundant_experts);
   }
   if (config.max_position_embeddings < kContextMin) {
-    return invalid_argument("{}/config.json: max_position_embeddings: {}, a context has at least {} tokens", label,
-                            config.max_position_embeddings, kContextMin);
+    return invalid_argument("{}/config.json: max_position_embeddings: {}, a context has at least {} tokens",
+                            label, config.max_position_embeddings, kContextMin);
   }
   return ok_status();
 }
@@ -123,8 +127,8 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
   }
   if (config.max_position_embeddings > 0) {
     if (engine.max_context > config.max_position_embeddings) {
-      log_warning("{}: --max-context {} is more than the model's {} positions, which are taken", local->source_label_,
-                  engine.max_context, config.max_position_embeddings);
+      log_warning("{}: --max-context {} is more than the model's {} positions, which are taken",
+                  local->source_label_, engine.max_context, config.max_position_embeddings);
     }
     engine.max_context =
         static_cast<int32_t>(std::min<int64_t>(engine.max_context, config.max_position_embeddings));
@@ -148,12 +152,13 @@ std::string LocalModel::summary() const {
   const EngineStats stats = engine_->stats();
   const int64_t kv_token_bytes = kv_bytes_per_token(config, weights.core_dtype);
   std::string text;
-  text += fmt::format("model      {} ({}, {}), {:.3f} G parameters, {:.3f} G active\n", name_, printable(source_label_),
-                      architecture_name(config.architecture), static_cast<double>(counts.total) * 1e-9,
-                      static_cast<double>(counts.active) * 1e-9);
-  text += fmt::format("precision  weights {}; activations: attention {}, experts {}; attention core and KV {}{}\n",
-                      weights_text_, act_format_name(weights.attention_act), act_format_name(weights.ffn_act),
-                      dtype_name(weights.core_dtype), limits.deterministic ? "; deterministic" : "");
+  text += fmt::format("model      {} ({}, {}), {:.3f} G parameters, {:.3f} G active\n", name_,
+                      printable(source_label_), architecture_name(config.architecture),
+                      static_cast<double>(counts.total) * 1e-9, static_cast<double>(counts.active) * 1e-9);
+  text += fmt::format(
+      "precision  weights {}; activations: attention {}, experts {}; attention core and KV {}{}\n",
+      weights_text_, act_format_name(weights.attention_act), act_format_name(weights.ffn_act),
+      dtype_name(weights.core_dtype), limits.deterministic ? "; deterministic" : "");
   text += fmt::format("processor  {}, {}, {} threads\n", cpu_model_name(), isa_name(active_isa()),
                       limits.threads);
   if (limits.numa_nodes.size() > 1)
@@ -165,7 +170,8 @@ std::string LocalModel::summary() const {
     text += fmt::format("           {:.2f} GiB of the weights are used as their files are mapped\n",
                         gib(weights.mapped_bytes));
   }
-  text += fmt::format("KV         {} blocks of 64 tokens at {} bytes per token\n", stats.kv_blocks_total, kv_token_bytes);
+  text += fmt::format("KV         {} blocks of 64 tokens at {} bytes per token\n", stats.kv_blocks_total,
+                      kv_token_bytes);
   text += fmt::format("limits     context {}, running {}, queued {}, prefill chunk {} tokens\n",
                       limits.max_context, limits.max_running, limits.max_queued, limits.prefill_chunk_tokens);
   return text;

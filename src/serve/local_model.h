@@ -1,4 +1,5 @@
-// A model with its tokenizer, template and engine in this process: what `fathom serve` and `fathom chat` run on.
+// A model with its tokenizer, template and engine in this process: what `fathom serve` and `fathom chat` run
+// on.
 #pragma once
 
 #include <memory>
@@ -19,9 +20,9 @@ struct LocalModelOptions {
   std::string model;               // a Hugging Face folder; empty: the built-in model
   std::string weights = "native";  // native, bf16, fp8, int8 or int4
   std::string name;                // empty: the folder's name, or kBuiltInModelName
-  std::string numa = "auto";       // auto: over all memory nodes, if there are several; off: the system places all
-  EngineOptions engine;            // threads 0: all processors; eos_token_ids are the model's
-  bool show_progress = false;      // a bar on stderr while loading
+  std::string numa = "auto";  // auto: over all memory nodes, if there are several; off: the system places all
+  EngineOptions engine;       // threads 0: all processors; eos_token_ids are the model's
+  bool show_progress = false;  // a bar on stderr while loading
 };
 
 inline constexpr const char* kBuiltInModelName = "fathom-demo";

@@ -21,10 +21,10 @@ struct ServeOptions {
   int http_threads = 2;  // parse, render, tokenise and format, beside the engine's threads
   AdmissionOptions admission;
   int64_t answer_bytes_max = RequestLimits{}.answer_bytes_max;  // of one request [400]
-  double drain_timeout_s = 30;       // from SIGTERM until what still runs is ended
-  double keep_alive_interval_s = 5;  // `: keep-alive` comments on silent streams
-  double request_timeout_s = 1800;   // submission to last token
-  double stall_timeout_s = 30;       // an engine without progress for so long counts as stalled
+  double drain_timeout_s = 30;                                  // from SIGTERM until what still runs is ended
+  double keep_alive_interval_s = 5;                             // `: keep-alive` comments on silent streams
+  double request_timeout_s = 1800;                              // submission to last token
+  double stall_timeout_s = 30;  // an engine without progress for so long counts as stalled
 };
 
 // Created and destroyed on one thread.
@@ -37,7 +37,8 @@ class Server {
   virtual ~Server() = default;
 
   virtual uint16_t port() const = 0;
-  // What runs on what, for the log, a line each: model, precision, ISA, memory plan, the engine's limits and the API's.
+  // What runs on what, for the log, a line each: model, precision, ISA, memory plan, the engine's limits and
+  // the API's.
   virtual std::string summary() const = 0;
   virtual const std::string& model_name() const = 0;
   // Readiness off at once; what runs may finish until the drain time-out; then everything ends, within

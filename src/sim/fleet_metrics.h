@@ -54,8 +54,10 @@ struct FleetCell {
   LogHistogram queue_ms;     // arrival to start of prefill's last forward (block-exact: of its first)
 
   void merge(const FleetCell& other);
-  // One prefill forward of a unit: its length, tokens, and of one layer what waits for communication and the whole.
-  void add_forward(double seconds_long, int64_t tokens_computed, double layer_exposed_us, double layer_whole_us);
+  // One prefill forward of a unit: its length, tokens, and of one layer what waits for communication and the
+  // whole.
+  void add_forward(double seconds_long, int64_t tokens_computed, double layer_exposed_us,
+                   double layer_whole_us);
 
   // Shares of the requests within an objective: of those that got a first token or were to, and of those that
   // finished.

@@ -1,4 +1,5 @@
-// A decode unit as a fluid: so many requests live on each rank, without queues or noise, and how fast a user reads.
+// A decode unit as a fluid: so many requests live on each rank, without queues or noise, and how fast a user
+// reads.
 #pragma once
 
 #include "sim/cost_model.h"

@@ -22,7 +22,8 @@ constexpr size_t align_up(size_t bytes, size_t unit) { return (bytes + unit - 1)
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  explicit AlignedBuffer(size_t size_bytes);  // std::bad_alloc, as from new, when the system has no room for it
+  explicit AlignedBuffer(
+      size_t size_bytes);  // std::bad_alloc, as from new, when the system has no room for it
   ~AlignedBuffer();
   AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {

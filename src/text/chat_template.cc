@@ -318,7 +318,8 @@ Status ChatTemplate::check() const {
   const ChatMessage assistant{.role = "assistant", .content = "Hello"};
   const ChatMessage system{.role = "system", .content = "Be brief."};
   const std::string tool = R"([{"type":"function","function":{"name":"f","parameters":{}}}])";
-  const auto problem = [&](const std::vector<ChatMessage>& messages, ChatTemplateOptions options) -> std::string {
+  const auto problem = [&](const std::vector<ChatMessage>& messages,
+                           ChatTemplateOptions options) -> std::string {
     const Result<RenderedPrompt> prompt = render(messages, options);
     if (!prompt.ok()) return prompt.status().message();
     return prompt->ids.empty() ? "renders nothing" : "";
@@ -329,7 +330,8 @@ Status ChatTemplate::check() const {
   // A template may refuse these, in words of its own.
   for (const std::string& what :
        {problem({system, user, assistant, user}, {}), problem({user}, {.tools_json = tool})}) {
-    if (what.find("unknown") != std::string::npos) return invalid_argument("{}: {}", impl_->source.file, what);
+    if (what.find("unknown") != std::string::npos)
+      return invalid_argument("{}: {}", impl_->source.file, what);
   }
   return ok_status();
 }

@@ -61,9 +61,9 @@ class ChatTemplate {
   Result<RenderedPrompt> render(const std::vector<ChatMessage>& messages,
                                 const ChatTemplateOptions& options) const;
 
-  // Renders a few plain conversations. Some mistakes, an unknown filter for one, show only then, and a start is a
-  // better time for them than every request. kInvalidArgument when the simplest one fails or renders nothing, or
-  // when any names something unknown.
+  // Renders a few plain conversations. Some mistakes, an unknown filter for one, show only then, and a start
+  // is a better time for them than every request. kInvalidArgument when the simplest one fails or renders
+  // nothing, or when any names something unknown.
   Status check() const;
   // Whether the folder has no template, so that DeepSeek's published format stands in.
   bool is_published_format() const;

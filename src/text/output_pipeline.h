@@ -3,7 +3,8 @@
 // It does no I/O and knows no clock. How the same tokens are spread over calls changes nothing in the
 // concatenation of the events.
 //
-// Stop strings are looked for in all the model writes, its reasoning and the tags included, as other servers do.
+// Stop strings are looked for in all the model writes, its reasoning and the tags included, as other servers
+// do.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +64,8 @@ class OutputPipeline {
 
  private:
   std::vector<OutputEvent> push_token(int32_t id, bool is_silent);
-  // Sends decoded text through the stop strings; what they let pass is split; nothing follows, so nothing is held.
+  // Sends decoded text through the stop strings; what they let pass is split; nothing follows, so nothing is
+  // held.
   void decode(std::string_view text);
   void split(std::string_view text);
   void flush_reasoning();

@@ -12,8 +12,9 @@ namespace {
 constexpr int kNumBuffers = 2;  // exchanges of a channel in flight
 constexpr uint64_t kEmpty = ~uint64_t{0};
 constexpr int kMissingRanksShown = 8;
-// A wait is cut into so many parts, and a part counts once however long it took: while the whole process stood
-// still (stopped, frozen, suspended), the peers could not have answered, and time without them is no silence.
+// A wait is cut into so many parts, and a part counts once however long it took: while the whole process
+// stood still (stopped, frozen, suspended), the peers could not have answered, and time without them is no
+// silence.
 constexpr int kWaitParts = 100;
 
 }  // namespace

@@ -42,11 +42,13 @@ std::vector<std::string> words_of(const std::string& line) {
 
 // What is wrong with a line of the file, or nothing.
 std::string line_problem(const std::string& line, const std::vector<std::string>& words) {
-  if (line.starts_with("\xef\xbb\xbf")) return "begins with a byte-order mark, which would be part of the key";
+  if (line.starts_with("\xef\xbb\xbf"))
+    return "begins with a byte-order mark, which would be part of the key";
   for (const std::string& word : words) {
     if (has_control_characters(word)) return "a control character";
   }
-  if (words.size() > 2) return fmt::format("a third word, '{}': a line is a key and at most a name", words[2]);
+  if (words.size() > 2)
+    return fmt::format("a third word, '{}': a line is a key and at most a name", words[2]);
   if (!words.empty() && words[0].size() < kKeyBytesMin) {
     return fmt::format("a key has at least {} characters", kKeyBytesMin);
   }
@@ -70,8 +72,8 @@ Result<ApiKeys> ApiKeys::load(const std::string& path) {
     Key key{.secret = words[0], .name = words.size() > 1 ? words[1] : fmt::format("key-{}", line_number)};
     for (const Key& other : keys.keys_) {
       if (other.secret == key.secret || other.name == key.name) {
-        return invalid_argument("--api-key-file {}:{}: the key or its name '{}' appears twice", path, line_number,
-                                key.name);
+        return invalid_argument("--api-key-file {}:{}: the key or its name '{}' appears twice", path,
+                                line_number, key.name);
       }
     }
     keys.keys_.push_back(std::move(key));

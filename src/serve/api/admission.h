@@ -18,8 +18,8 @@ struct AdmissionOptions {
   int requests_max = 1024;         // in flight over all keys [503]
 };
 
-// API keys from a file: one per line, optionally followed by a name; '#' at the start of a line or after white
-// space starts a comment.
+// API keys from a file: one per line, optionally followed by a name; '#' at the start of a line or after
+// white space starts a comment.
 class ApiKeys {
  public:
   // No file: every request is admitted as the anonymous key.

@@ -34,8 +34,8 @@ Json token_ids_json(const std::vector<AnswerToken>& tokens) {
 // -inf has no form in JSON; OpenAI's floor for "impossible" is -9999.
 double finite(float logprob) { return std::max<double>(logprob, -9999.0); }
 
-// An object that is written member by member: as a tree of values, an answer's log-probabilities would take ten
-// times their text.
+// An object that is written member by member: as a tree of values, an answer's log-probabilities would take
+// ten times their text.
 class ObjectText {
  public:
   explicit ObjectText(std::string& out) : out_(out) { out_ += '{'; }
@@ -106,7 +106,8 @@ class JsonFormat : public AnswerFormat {
     ObjectText entry(out);
     entry.add(said);
     append_logprobs(entry.value("logprobs"), choice);
-    entry.add(Json{{"finish_reason", choice.finish_reason.empty() ? Json(nullptr) : Json(choice.finish_reason)}});
+    entry.add(
+        Json{{"finish_reason", choice.finish_reason.empty() ? Json(nullptr) : Json(choice.finish_reason)}});
     if (options_.return_token_ids) entry.add(Json{{"token_ids", token_ids_json(choice.part.tokens)}});
     entry.add(more);
     entry.close();
@@ -154,7 +155,8 @@ class ChatFormat final : public JsonFormat {
     append_list(json.value("choices"), choices, [&](const ChoiceAnswer* choice) {
       Json message{{"role", "assistant"}, {"content", choice->part.content}};
       if (options_.reasoning) message["reasoning_content"] = choice->part.reasoning;
-      append_choice(out, *choice, Json{{"index", choice->index}, {"message", std::move(message)}}, Json::object());
+      append_choice(out, *choice, Json{{"index", choice->index}, {"message", std::move(message)}},
+                    Json::object());
       return true;
     });
     json.add(Json{{"usage", usage_json(usage)}});
@@ -190,7 +192,8 @@ class ChatFormat final : public JsonFormat {
       if (!logprobs || token.part != part) return false;
       Json entry = token_json(token.event.token, logprobs->sampled);
       entry["top_logprobs"] = Json::array();
-      for (const auto& [id, logprob] : logprobs->top) entry["top_logprobs"].push_back(token_json(id, logprob));
+      for (const auto& [id, logprob] : logprobs->top)
+        entry["top_logprobs"].push_back(token_json(id, logprob));
       out += dump_json(entry);
       return true;
     });
@@ -233,7 +236,8 @@ class CompletionFormat final : public JsonFormat {
   }
 
  private:
-  void append_entry(std::string& out, const ChoiceAnswer& choice, const std::vector<int32_t>* prompt_ids) const {
+  void append_entry(std::string& out, const ChoiceAnswer& choice,
+                    const std::vector<int32_t>* prompt_ids) const {
     const Json more = prompt_ids != nullptr ? Json{{"prompt_token_ids", *prompt_ids}} : Json::object();
     append_choice(out, choice, Json{{"index", choice.index}, {"text", choice.part.content}}, more);
   }
@@ -253,13 +257,15 @@ class CompletionFormat final : public JsonFormat {
     add_list("tokens", [&](const AnswerToken& t) -> Json {
       return std::string(tokenizer_.token_bytes(t.event.token));
     });
-    add_list("token_logprobs", [](const AnswerToken& t) -> Json { return finite(t.event.logprobs->sampled); });
+    add_list("token_logprobs",
+             [](const AnswerToken& t) -> Json { return finite(t.event.logprobs->sampled); });
     add_list("top_logprobs", [&](const AnswerToken& t) { return alternatives(t.event); });
     add_list("text_offset", [](const AnswerToken& t) -> Json { return t.text_offset; });
     json.close();
   }
 
-  // The likeliest tokens, and the sampled one if it is none of them. Of two that read alike the likelier stays.
+  // The likeliest tokens, and the sampled one if it is none of them. Of two that read alike the likelier
+  // stays.
   Json alternatives(const TokenEvent& event) const {
     Json json = Json::object();
     const auto add = [&](int32_t id, float logprob) {

@@ -27,8 +27,8 @@ struct AnswerHead {
 };
 
 struct AnswerToken {
-  // Which of a chat answer's two texts the token belongs to; tags, end tokens and the line breaks after a tag are
-  // part of neither.
+  // Which of a chat answer's two texts the token belongs to; tags, end tokens and the line breaks after a tag
+  // are part of neither.
   enum class Part : uint8_t { kContent, kReasoning, kNone };
 
   TokenEvent event;
@@ -45,10 +45,10 @@ struct AnswerPart {
 
 struct ChoiceAnswer {
   int index = 0;
-  int prompt = 0;              // which prompt it answers
-  AnswerPart part;             // streaming: unsent; else everything
-  bool started = false;        // streaming: its first chunk was sent
-  std::string finish_reason;   // set when the choice is complete
+  int prompt = 0;             // which prompt it answers
+  AnswerPart part;            // streaming: unsent; else everything
+  bool started = false;       // streaming: its first chunk was sent
+  std::string finish_reason;  // set when the choice is complete
   int64_t completion_tokens = 0;
   int64_t reasoning_tokens = 0;
 };
@@ -78,7 +78,9 @@ struct AnswerFormatOptions {
   bool reasoning = false;      // the answer has a reasoning_content field
 };
 
-std::unique_ptr<AnswerFormat> make_chat_format(const Tokenizer& tokenizer, const AnswerFormatOptions& options);
-std::unique_ptr<AnswerFormat> make_completion_format(const Tokenizer& tokenizer, const AnswerFormatOptions& options);
+std::unique_ptr<AnswerFormat> make_chat_format(const Tokenizer& tokenizer,
+                                               const AnswerFormatOptions& options);
+std::unique_ptr<AnswerFormat> make_completion_format(const Tokenizer& tokenizer,
+                                                     const AnswerFormatOptions& options);
 
 }  // namespace fathom::serve

@@ -19,8 +19,8 @@ namespace fathom::serve {
 
 struct ApiOptions {
   std::string served_model_name;
-  int64_t created_unix_s = 0;                            // of the served model, as /v1/models shows it: the start
-  std::string system_fingerprint;                        // the model fingerprint's first digits
+  int64_t created_unix_s = 0;      // of the served model, as /v1/models shows it: the start
+  std::string system_fingerprint;  // the model fingerprint's first digits
   std::chrono::milliseconds keep_alive_interval{5'000};  // `: keep-alive` on streams that are silent
   // An engine that has shown no progress for so long is stalled: requests end with an error, and /health and
   // /ready answer 503.
@@ -41,9 +41,9 @@ struct ApiContext {
   const Clock& clock;
   Admission& admission;
   ApiMetrics& metrics;
-  std::atomic<bool> ready{false};     // warmed up and not draining
-  std::atomic<uint64_t> next_id{0};   // of responses; starts at a random number
-  HttpServer* http = nullptr;         // set before the first request
+  std::atomic<bool> ready{false};    // warmed up and not draining
+  std::atomic<uint64_t> next_id{0};  // of responses; starts at a random number
+  HttpServer* http = nullptr;        // set before the first request
   OpenGenerations open_generations{};
 };
 

@@ -38,11 +38,12 @@ std::optional<ApiError> check_answer_bytes(const ApiContext& context, const Gene
   const GenerationOptions& options = plan.options;
   const int32_t tokens_max = answer_tokens_max(context.limits, options, plan.prompts.size());
   if (options.max_tokens.value_or(1) <= tokens_max) return std::nullopt;
-  return bad_request("max_tokens",
-                     "max_tokens: {} tokens of {} prompts with n = {} and {} log-probabilities each are more than an "
-                     "answer may hold ({} bytes); at most {} tokens",
-                     *options.max_tokens, plan.prompts.size(), options.num_choices,
-                     options.sampling.num_logprobs + 1, context.limits.answer_bytes_max, tokens_max);
+  return bad_request(
+      "max_tokens",
+      "max_tokens: {} tokens of {} prompts with n = {} and {} log-probabilities each are more than an "
+      "answer may hold ({} bytes); at most {} tokens",
+      *options.max_tokens, plan.prompts.size(), options.num_choices, options.sampling.num_logprobs + 1,
+      context.limits.answer_bytes_max, tokens_max);
 }
 
 std::optional<ApiError> check_context(const ApiContext& context, const GenerationPlan& plan) {
@@ -180,8 +181,8 @@ bool Generation::submit_all() {
     request.ignore_eos = options.ignore_eos;
     request.tenant = plan_.tenant;
     request.deadline = context_.clock.now() + context_.options.request_timeout_max;
-    // A client's seed says which answer a prompt gets, whatever prompts are beside it. Without one, equal prompts
-    // get different answers.
+    // A client's seed says which answer a prompt gets, whatever prompts are beside it. Without one, equal
+    // prompts get different answers.
     request.choice = static_cast<uint32_t>(options.seeded ? i % options.num_choices : i);
     auto id = context_.engine.submit(std::move(request), std::make_shared<Listener>(weak_from_this(), i));
     if (!id.ok()) {

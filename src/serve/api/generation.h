@@ -1,5 +1,5 @@
-// One generation request on its way out: several choices, each a request to the engine with an output pipeline
-// of its own, joined into one answer, whole or streamed.
+// One generation request on its way out: several choices, each a request to the engine with an output
+// pipeline of its own, joined into one answer, whole or streamed.
 //
 //   engine thread --on_tokens--> inbox --worker--> pipeline -> delta -> AnswerFormat -> HTTP
 //
@@ -35,9 +35,10 @@ struct GenerationPlan {
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  // Checks the context window, takes an admission ticket, submits every choice and answers `http`, now with an
-  // error or later with the result.
-  static void start(ApiContext& context, std::shared_ptr<HttpExchange> http, std::string key, GenerationPlan plan);
+  // Checks the context window, takes an admission ticket, submits every choice and answers `http`, now with
+  // an error or later with the result.
+  static void start(ApiContext& context, std::shared_ptr<HttpExchange> http, std::string key,
+                    GenerationPlan plan);
 
   Generation(ApiContext& context, std::shared_ptr<HttpExchange> http, GenerationPlan plan,
              std::shared_ptr<Admission::Ticket> ticket);
@@ -58,7 +59,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::optional<OutputPipeline> pipeline;
     std::deque<TokenEvent> waiting;  // pushed into the pipeline, not given out by it yet
     ChoiceAnswer answer;             // streaming: the delta not sent yet; else all that was said
-    bool after_tag = false;  // nothing but line breaks since the last <think> or </think>
+    bool after_tag = false;          // nothing but line breaks since the last <think> or </think>
     int32_t hit_tokens = 0;
     bool closed = false;    // the pipeline has ended: stop string, end token, length …
     bool told = false;      // streaming: its last chunk was sent

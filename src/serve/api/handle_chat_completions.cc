@@ -15,7 +15,8 @@ std::optional<ApiError> check_turn(const ApiContext& context, const std::vector<
   const auto closed = context.chat_template.render(messages, rendering);
   if (!closed.ok() || closed->text != prompt.text) return std::nullopt;
   const std::string last = fmt::format("messages[{}]", messages.size() - 1);
-  return bad_request(last, "{}: the model's chat template opens no answer after a {} message here", last, role);
+  return bad_request(last, "{}: the model's chat template opens no answer after a {} message here", last,
+                     role);
 }
 
 }  // namespace
@@ -41,8 +42,8 @@ void handle_chat_completions(ApiContext& context, ApiCall call) {
   plan.options = std::move(request.options);
   choose_seed(context, plan.options);
   plan.pipeline = OutputOptions{.stop = plan.options.stop,
-                                        .parse_reasoning = context.chat_template.has_reasoning(),
-                                        .starts_in_reasoning = prompt->starts_in_reasoning};
+                                .parse_reasoning = context.chat_template.has_reasoning(),
+                                .starts_in_reasoning = prompt->starts_in_reasoning};
   plan.tenant = tenant_of(call, plan.options);
   plan.format = make_chat_format(context.tokenizer, {.logprobs = plan.options.sampling.num_logprobs >= 0,
                                                      .return_token_ids = plan.options.return_token_ids,

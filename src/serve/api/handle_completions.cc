@@ -28,9 +28,10 @@ void handle_completions(ApiContext& context, ApiCall call) {
   }
   plan.pipeline = OutputOptions{.stop = plan.options.stop};
   plan.tenant = tenant_of(call, plan.options);
-  plan.format = make_completion_format(context.tokenizer, {.logprobs = plan.options.sampling.num_logprobs >= 0,
-                                                           .return_token_ids = plan.options.return_token_ids,
-                                                           .include_usage = plan.options.include_usage});
+  plan.format =
+      make_completion_format(context.tokenizer, {.logprobs = plan.options.sampling.num_logprobs >= 0,
+                                                 .return_token_ids = plan.options.return_token_ids,
+                                                 .include_usage = plan.options.include_usage});
   Generation::start(context, std::move(call.http), std::move(call.tenant), std::move(plan));
 }
 

@@ -1,4 +1,5 @@
-// GET /health: is the engine making progress?  /ready: should a balancer send requests here?  /metrics: figures.
+// GET /health: is the engine making progress?  /ready: should a balancer send requests here?  /metrics:
+// figures.
 #include "serve/api/json.h"
 #include "serve/api/routes.h"
 
@@ -40,7 +41,8 @@ void handle_ready(ApiContext& context, ApiCall call) {
 
 void handle_metrics(ApiContext& context, ApiCall call) {
   context.metrics.set_requests_in_flight(context.admission.in_flight());
-  call.http->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = context.metrics.render()});
+  call.http->respond(
+      {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = context.metrics.render()});
 }
 
 }  // namespace fathom::serve

@@ -16,7 +16,8 @@ Json model_object(const ApiContext& context) {
 }  // namespace
 
 void handle_models(ApiContext& context, ApiCall call) {
-  call.http->respond({.body = dump_json(Json{{"object", "list"}, {"data", Json::array({model_object(context)})}})});
+  call.http->respond(
+      {.body = dump_json(Json{{"object", "list"}, {"data", Json::array({model_object(context)})}})});
 }
 
 void handle_model(ApiContext& context, ApiCall call) {

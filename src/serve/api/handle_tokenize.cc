@@ -19,20 +19,24 @@ void handle_tokenize(ApiContext& context, ApiCall call) {
     ids = std::move(encoded.value());
   } else {
     auto rendered = context.chat_template.render(
-        request.messages, {.add_generation_prompt = request.add_generation_prompt, .now_unix_s = context.clock.unix_seconds()});
+        request.messages,
+        {.add_generation_prompt = request.add_generation_prompt, .now_unix_s = context.clock.unix_seconds()});
     if (!rendered.ok()) return call.http->respond(error_response(api_error_from(rendered.status())));
     ids = std::move(rendered->ids);
   }
-  call.http->respond({.body = dump_json(
-                          Json{{"count", ids.size()}, {"max_model_len", context.limits.context_max}, {"tokens", ids}})});
+  call.http->respond(
+      {.body = dump_json(
+           Json{{"count", ids.size()}, {"max_model_len", context.limits.context_max}, {"tokens", ids}})});
 }
 
 void handle_detokenize(ApiContext& context, ApiCall call) {
   auto parsed = parse_detokenize_request(call.http->request().body, context.limits);
   call.http->drop_body();
   if (!parsed.ok()) return call.http->respond(error_response(parsed.error()));
-  if (auto error = check_model(context, parsed.value().model)) return call.http->respond(error_response(*error));
-  call.http->respond({.body = dump_json(Json{{"prompt", context.tokenizer.decode(parsed.value().tokens, false)}})});
+  if (auto error = check_model(context, parsed.value().model))
+    return call.http->respond(error_response(*error));
+  call.http->respond(
+      {.body = dump_json(Json{{"prompt", context.tokenizer.decode(parsed.value().tokens, false)}})});
 }
 
 }  // namespace fathom::serve

@@ -34,7 +34,7 @@ struct HttpOptions {
 
 struct HttpRequest {
   std::string method;
-  std::string path;  // without the query; %XX decoded
+  std::string path;                                          // without the query; %XX decoded
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;                                          // empty once dropped
   size_t body_bytes = 0;                                     // its size as it came

@@ -13,15 +13,15 @@ namespace fathom::serve {
 
 using Json = nlohmann::ordered_json;
 
-// Limits of a body's shape. An object finds its keys one by one, so that both limits on keys bound the time, and the
-// one on values the memory: 2^20 is six times the largest context of token ids.
+// Limits of a body's shape. An object finds its keys one by one, so that both limits on keys bound the time,
+// and the one on values the memory: 2^20 is six times the largest context of token ids.
 inline constexpr int kJsonDepthMax = 64;
 inline constexpr int64_t kJsonKeysPerObjectMax = 2048;
 inline constexpr int64_t kJsonKeysMax = 32'768;
 inline constexpr int64_t kJsonValuesMax = 1 << 20;
 
-// The body as a JSON object. 400 with the byte position for malformed JSON or invalid UTF-8, and for a shape beyond
-// the limits, which is found before anything is built.
+// The body as a JSON object. 400 with the byte position for malformed JSON or invalid UTF-8, and for a shape
+// beyond the limits, which is found before anything is built.
 ApiResult<Json> parse_json_object(std::string_view body);
 
 // Invalid UTF-8 in strings becomes U+FFFD; never throws.
@@ -29,8 +29,8 @@ inline std::string dump_json(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// Reads the fields of one object and remembers which were asked for. The first error sticks; later calls return
-// defaults. null counts as absent, as OpenAI's clients send it.
+// Reads the fields of one object and remembers which were asked for. The first error sticks; later calls
+// return defaults. null counts as absent, as OpenAI's clients send it.
 class ObjectReader {
  public:
   // `where` prefixes parameter names in errors: "" or "stream_options." or "messages[2].".

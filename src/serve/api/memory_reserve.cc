@@ -8,7 +8,8 @@
 namespace fathom::serve {
 namespace {
 
-// To destroy a JSON value, its library wants room for a pointer to every value in it, of which a body has up to 2^20.
+// To destroy a JSON value, its library wants room for a pointer to every value in it, of which a body has up
+// to 2^20.
 constexpr size_t kReserveBytes = size_t{48} << 20;
 
 std::atomic<void*> reserve{nullptr};

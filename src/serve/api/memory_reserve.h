@@ -1,5 +1,5 @@
-// Address space set aside while there is plenty, so that a request that finds no memory can be given up in order:
-// unwinding it, and saying so, takes some.
+// Address space set aside while there is plenty, so that a request that finds no memory can be given up in
+// order: unwinding it, and saying so, takes some.
 #pragma once
 
 #include <cstdio>
@@ -7,12 +7,12 @@
 
 namespace fathom::serve {
 
-// Takes the reserve, unless it is held, and has it given back when new finds no memory: once, to whoever comes first.
-// Thread-safe, of the whole process.
+// Takes the reserve, unless it is held, and has it given back when new finds no memory: once, to whoever
+// comes first. Thread-safe, of the whole process.
 void refill_memory_reserve();
 
-// While one lives, its thread's work may be given up: where it finds no memory it gets std::bad_alloc at once, and
-// the reserve to unwind in. Other threads use the reserve to go on.
+// While one lives, its thread's work may be given up: where it finds no memory it gets std::bad_alloc at
+// once, and the reserve to unwind in. Other threads use the reserve to go on.
 class ExpendableWork {
  public:
   ExpendableWork();

@@ -20,7 +20,8 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-const prometheus::Histogram::BucketBoundaries kHttpSeconds = {0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300};
+const prometheus::Histogram::BucketBoundaries kHttpSeconds = {0.001, 0.005, 0.01, 0.05, 0.1, 0.5,
+                                                              1,     5,     10,   60,   300};
 
 ClientMetric metric_with(const ClientMetric::Label& model) {
   ClientMetric metric;
@@ -44,7 +45,8 @@ class EngineFamilies {
     families.push_back(MetricFamily{name, help, MetricType::Counter, {std::move(metric)}});
   }
   void finished(const EngineStats& stats) {
-    MetricFamily family{"fathom_requests_finished_total", "Requests ended, by reason", MetricType::Counter, {}};
+    MetricFamily family{
+        "fathom_requests_finished_total", "Requests ended, by reason", MetricType::Counter, {}};
     for (size_t i = 0; i < stats.requests_finished.size(); ++i) {
       ClientMetric metric = metric_with(model_);
       metric.label.push_back({"reason", std::string(finish_reason_name(static_cast<FinishReason>(i)))});
@@ -85,25 +87,31 @@ void add_engine_families(EngineFamilies& out, const EngineStats& s) {
   out.finished(s);
   out.counter("fathom_prompt_hit_tokens_total", "Prompt tokens whose KV came from a cache", s.hit_tokens);
   out.counter("fathom_prompt_miss_tokens_total", "Prompt tokens that were computed", s.miss_tokens);
-  out.counter("fathom_prefill_tokens_total", "Tokens computed by prefill steps, replays included", s.prefill_tokens);
+  out.counter("fathom_prefill_tokens_total", "Tokens computed by prefill steps, replays included",
+              s.prefill_tokens);
   out.counter("fathom_generated_tokens_total", "Tokens sampled", s.generated_tokens);
   out.counter("fathom_prefill_steps_total", "Prefill steps", s.prefill_steps);
   out.counter("fathom_decode_steps_total", "Decode steps", s.decode_steps);
   out.counter("fathom_prefill_step_seconds_total", "Time spent in prefill steps", s.prefill_seconds);
   out.counter("fathom_decode_step_seconds_total", "Time spent in decode steps", s.decode_seconds);
   out.counter("fathom_failed_steps_total", "Steps of either engine that failed", s.failed_steps);
-  out.counter("fathom_retractions_total", "Running requests put back because KV blocks ran out", s.retractions);
+  out.counter("fathom_retractions_total", "Running requests put back because KV blocks ran out",
+              s.retractions);
   out.counter("fathom_kv_evicted_blocks_total", "Cached KV blocks dropped to make room", s.evicted_blocks);
   out.counter("fathom_handovers_total", "Hand-overs from prefill to decode", s.handovers);
-  out.counter("fathom_handovers_expired_total", "Hand-overs given up when their lease ran out", s.handovers_expired);
+  out.counter("fathom_handovers_expired_total", "Hand-overs given up when their lease ran out",
+              s.handovers_expired);
   for (const auto& [engine, e] : {std::pair{"prefill", s.prefill_exchange}, {"decode", s.decode_exchange}}) {
-    const auto count = [&, prefix = fmt::format("fathom_{}_", engine)](const char* name, const char* help, int64_t n) {
+    const auto count = [&, prefix = fmt::format("fathom_{}_", engine)](const char* name, const char* help,
+                                                                       int64_t n) {
       out.counter((prefix + name).c_str(), help, n);
     };
     count("dispatch_bytes_total", "Wire bytes of tokens sent to experts", e.dispatch_bytes);
     count("combine_bytes_total", "Wire bytes of expert results sent back", e.combine_bytes);
-    count("remote_dispatch_bytes_total", "Of the dispatched bytes, those that left their rank", e.remote_dispatch_bytes);
-    count("remote_combine_bytes_total", "Of the combined bytes, those that left their rank", e.remote_combine_bytes);
+    count("remote_dispatch_bytes_total", "Of the dispatched bytes, those that left their rank",
+          e.remote_dispatch_bytes);
+    count("remote_combine_bytes_total", "Of the combined bytes, those that left their rank",
+          e.remote_combine_bytes);
   }
   out.histogram("fathom_time_to_first_token_seconds", "Submission to first token", s.ttft);
   out.histogram("fathom_token_gap_seconds", "Gap between two tokens of one request", s.itl);
@@ -117,8 +125,10 @@ struct ApiMetrics::Impl {
   std::function<EngineStats()> engine_stats;
   std::string model;
   prometheus::Registry registry;
-  prometheus::Family<prometheus::Counter>& requests =
-      prometheus::BuildCounter().Name("fathom_http_requests_total").Help("Answers, by route and status").Register(registry);
+  prometheus::Family<prometheus::Counter>& requests = prometheus::BuildCounter()
+                                                          .Name("fathom_http_requests_total")
+                                                          .Help("Answers, by route and status")
+                                                          .Register(registry);
   prometheus::Family<prometheus::Histogram>& seconds = prometheus::BuildHistogram()
                                                            .Name("fathom_http_request_seconds")
                                                            .Help("Arrival to last byte queued, by route")
@@ -134,8 +144,8 @@ struct ApiMetrics::Impl {
                                      .Register(registry)
                                      .Add({});
   std::mutex mu;
-  std::map<std::pair<std::string, int>, prometheus::Counter*> counter_by_route;   // guarded by mu
-  std::map<std::string, prometheus::Histogram*, std::less<>> seconds_by_route;    // guarded by mu
+  std::map<std::pair<std::string, int>, prometheus::Counter*> counter_by_route;  // guarded by mu
+  std::map<std::string, prometheus::Histogram*, std::less<>> seconds_by_route;   // guarded by mu
 };
 
 ApiMetrics::ApiMetrics(std::function<EngineStats()> engine_stats, std::string model, std::string version)

@@ -1,4 +1,5 @@
-// Typed, validated requests. JSON ends in request.cc: everything a 4xx can say is said here, before work starts.
+// Typed, validated requests. JSON ends in request.cc: everything a 4xx can say is said here, before work
+// starts.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,13 @@ namespace fathom::serve {
 // Limits of one request; each is reached with a 400 that names the field.
 struct RequestLimits {
   int32_t vocab_size = 0;
-  int32_t context_max = 0;        // prompt + new tokens
-  size_t token_bytes_max = 0;     // of the longest token; text no window could hold is refused unread. 0: unknown
-  int32_t choices_max = 16;       // n
-  int32_t prompts_max = 64;       // prompts in one completions request
+  int32_t context_max = 0;  // prompt + new tokens
+  size_t token_bytes_max =
+      0;                     // of the longest token; text no window could hold is refused unread. 0: unknown
+  int32_t choices_max = 16;  // n
+  int32_t prompts_max = 64;  // prompts in one completions request
   int32_t stop_strings_max = 16;
-  size_t stop_bytes_max = 1024;   // per stop string
+  size_t stop_bytes_max = 1024;  // per stop string
   int32_t stop_token_ids_max = kStopTokenIdsMax;
   int32_t logit_bias_max = 1024;  // entries
   int32_t top_logprobs_max = 20;
@@ -75,9 +77,9 @@ struct DetokenizeRequest {
   std::vector<int32_t> tokens;
 };
 
-// How many tokens each of so many choices may have within answer_bytes_max, at least 1: an answer is held until it
-// is complete or, streamed, until the client has taken it, with kAnswerBytesPerValue for each token and for each
-// log-probability.
+// How many tokens each of so many choices may have within answer_bytes_max, at least 1: an answer is held
+// until it is complete or, streamed, until the client has taken it, with kAnswerBytesPerValue for each token
+// and for each log-probability.
 int32_t answer_tokens_max(const RequestLimits& limits, const GenerationOptions& options, size_t num_prompts);
 
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestLimits& limits);

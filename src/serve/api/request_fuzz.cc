@@ -23,10 +23,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const fathom::serve::RequestLimits limits{.vocab_size = 1000, .context_max = 4096};
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 4) {
-    case 0: check_result(fathom::serve::parse_chat_request(body, limits)); break;
-    case 1: check_result(fathom::serve::parse_completion_request(body, limits)); break;
-    case 2: check_result(fathom::serve::parse_tokenize_request(body, limits)); break;
-    default: check_result(fathom::serve::parse_detokenize_request(body, limits)); break;
+    case 0:
+      check_result(fathom::serve::parse_chat_request(body, limits));
+      break;
+    case 1:
+      check_result(fathom::serve::parse_completion_request(body, limits));
+      break;
+    case 2:
+      check_result(fathom::serve::parse_tokenize_request(body, limits));
+      break;
+    default:
+      check_result(fathom::serve::parse_detokenize_request(body, limits));
+      break;
   }
   return 0;
 }

@@ -1,5 +1,5 @@
-// The method table: every operation of the API, once. Logging (at level debug), metrics, authentication and errors
-// are added here, around all of them.
+// The method table: every operation of the API, once. Logging (at level debug), metrics, authentication and
+// errors are added here, around all of them.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace fathom::serve {
 // One request on its way through a handler.
 struct ApiCall {
   std::shared_ptr<HttpExchange> http;
-  std::string tenant;  // the API key's name
+  std::string tenant;     // the API key's name
   std::string path_tail;  // what follows a route that ends in '/'
 };
 

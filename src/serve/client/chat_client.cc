@@ -203,9 +203,12 @@ Result<std::string> ChatClient::model_name(double timeout_s) const {
   curl_easy_setopt(transfer.handle(), CURLOPT_TIMEOUT_MS, static_cast<long>(timeout_s * 1000));
   std::string body;
   const CURLcode code = transfer.run([&](std::string_view bytes) { return append_body(body, bytes); });
-  if (code == CURLE_WRITE_ERROR) return invalid_argument("{}/v1/models: more than {} bytes", url_, kBodyBytesMax);
-  if (code != CURLE_OK) return make_status(StatusCode::kUnavailable, "{}: {}", url_, curl_easy_strerror(code));
-  if (transfer.status() == 404) return make_status(StatusCode::kNotFound, "{}/v1/models: not served there", url_);
+  if (code == CURLE_WRITE_ERROR)
+    return invalid_argument("{}/v1/models: more than {} bytes", url_, kBodyBytesMax);
+  if (code != CURLE_OK)
+    return make_status(StatusCode::kUnavailable, "{}: {}", url_, curl_easy_strerror(code));
+  if (transfer.status() == 404)
+    return make_status(StatusCode::kNotFound, "{}/v1/models: not served there", url_);
   if (transfer.status() != 200) {
     return invalid_argument("{}: {}", url_, server_message(body, transfer.status()));
   }
@@ -221,9 +224,11 @@ Result<std::string> ChatClient::model_name(double timeout_s) const {
 Result<ChatOutcome> ChatClient::chat(const std::vector<ChatTurn>& messages, const Options& options,
                                      const std::function<void(const ChatDelta&)>& on_delta,
                                      const std::atomic<bool>& interrupt) const {
-  Json request{{"stream", true}, {"stream_options", {{"include_usage", true}}}, {"temperature", options.temperature}};
+  Json request{
+      {"stream", true}, {"stream_options", {{"include_usage", true}}}, {"temperature", options.temperature}};
   if (options.max_tokens > 0) request["max_tokens"] = options.max_tokens;
-  for (const ChatTurn& turn : messages) request["messages"].push_back({{"role", turn.role}, {"content", turn.content}});
+  for (const ChatTurn& turn : messages)
+    request["messages"].push_back({{"role", turn.role}, {"content", turn.content}});
   const std::string body = request.dump(-1, ' ', false, Json::error_handler_t::replace);
 
   Transfer transfer(url_ + "/v1/chat/completions", api_key_);
@@ -232,10 +237,11 @@ Result<ChatOutcome> ChatClient::chat(const std::vector<ChatTurn>& messages, cons
   // Looked at about once a second even when nothing arrives.
   curl_easy_setopt(transfer.handle(), CURLOPT_NOPROGRESS, 0L);
   curl_easy_setopt(transfer.handle(), CURLOPT_XFERINFODATA, const_cast<std::atomic<bool>*>(&interrupt));
-  curl_easy_setopt(transfer.handle(), CURLOPT_XFERINFOFUNCTION,
-                   +[](void* flag, curl_off_t, curl_off_t, curl_off_t, curl_off_t) -> int {
-                     return static_cast<const std::atomic<bool>*>(flag)->load() ? 1 : 0;
-                   });
+  curl_easy_setopt(
+      transfer.handle(), CURLOPT_XFERINFOFUNCTION,
+      +[](void* flag, curl_off_t, curl_off_t, curl_off_t, curl_off_t) -> int {
+        return static_cast<const std::atomic<bool>*>(flag)->load() ? 1 : 0;
+      });
 
   ChatOutcome outcome;
   AnswerReader reader(outcome, on_delta);
@@ -249,11 +255,13 @@ Result<ChatOutcome> ChatClient::chat(const std::vector<ChatTurn>& messages, cons
   outcome.interrupted = interrupt.load();
   if (outcome.interrupted) return outcome;
   RETURN_IF_ERROR(read);
-  if (code != CURLE_OK) return make_status(StatusCode::kUnavailable, "{}: {}", url_, curl_easy_strerror(code));
+  if (code != CURLE_OK)
+    return make_status(StatusCode::kUnavailable, "{}: {}", url_, curl_easy_strerror(code));
   if (transfer.status() != 200) {
     return make_status(StatusCode::kUnavailable, "{}", server_message(error_text, transfer.status()));
   }
-  if (!reader.done()) return make_status(StatusCode::kUnavailable, "{}: the answer ends without [DONE]", url_);
+  if (!reader.done())
+    return make_status(StatusCode::kUnavailable, "{}: the answer ends without [DONE]", url_);
   return outcome;
 }
 

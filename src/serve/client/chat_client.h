@@ -1,4 +1,5 @@
-// A client of the chat API, for `fathom chat`: one streamed request at a time. libcurl and JSON end in the .cc file.
+// A client of the chat API, for `fathom chat`: one streamed request at a time. libcurl and JSON end in the
+// .cc file.
 #pragma once
 
 #include <atomic>
@@ -36,12 +37,12 @@ Status validate_chat_url(std::string_view url);
 
 class ChatClient {
  public:
-  // `url` is the server's root, e.g. "http://127.0.0.1:8000", or its API's ("…:8000/v1/"), as other clients take
-  // it; `api_key` may be empty.
+  // `url` is the server's root, e.g. "http://127.0.0.1:8000", or its API's ("…:8000/v1/"), as other clients
+  // take it; `api_key` may be empty.
   ChatClient(std::string url, std::string api_key);
 
-  // The served model's name. kUnavailable when nothing answers within `timeout_s`, kNotFound when what answers has
-  // no list of models, kInvalidArgument with its words when it refuses.
+  // The served model's name. kUnavailable when nothing answers within `timeout_s`, kNotFound when what
+  // answers has no list of models, kInvalidArgument with its words when it refuses.
   Result<std::string> model_name(double timeout_s) const;
 
   struct Options {
