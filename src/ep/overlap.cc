@@ -130,6 +130,7 @@ OverlapTimeline evaluate_overlap(const OverlapTable& table, std::span<const Over
       }
       const double duration_us = times[op.micro_batch].duration_us(op.stage, op.part);
       span.end_us = span.start_us + duration_us;
+      out.busy_us[static_cast<int>(op.stream)] += duration_us;
       if (op.stream == kCompute) {
         out.compute_idle_us += span.start_us - free_us;
         if (op.part == kSend) out.send_us += duration_us;
@@ -152,6 +153,16 @@ OverlapTimeline evaluate_overlap(const OverlapTable& table, std::span<const Over
   const size_t n = period_start.size();
   out.layer_us = n >= 2 ? period_start[n - 1] - period_start[n - 2] : out.total_us;
   return out;
+}
+
+double OverlapTimeline::over_busier_stream() const {
+  const double busier_us = std::max(busy_us[0], busy_us[1]);
+  return busier_us > 0 ? total_us / busier_us : 1;
+}
+
+double OverlapTimeline::streams_max_over_mean() const {
+  const double sum_us = busy_us[0] + busy_us[1];
+  return sum_us > 0 ? 2 * std::max(busy_us[0], busy_us[1]) / sum_us : 1;
 }
 
 SteadyLayer steady_layer(const OverlapTable& table, std::span<const OverlapStageTimes> times) {

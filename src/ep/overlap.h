@@ -6,6 +6,15 @@
 // period's plus layer_shift; period p runs for p = -1 .. num_layers, and operations whose layer does not
 // exist are skipped (that is the ramp up and down). Each stream runs its operations in table order; across
 // streams the listed waits order them.
+//
+// Invariants, by name:
+// * dependencies_hold: a table's order and waits imply every data dependency of the model
+// * every_stage_once: of every layer and micro-batch, the ramps included
+// * one_thing_at_a_time: a stream runs its operations one after another, in table order
+// * gapless_critical_path: from 0 to the end, each operation held by the one before it
+// * as_published: the decode table takes the published formula's time, the plain one its stages' sum
+// * bounded_below: no layer is shorter than what its busier stream has to do
+// * quick_form_agrees: steady_layer is the time line's steady state
 #pragma once
 
 #include <array>
@@ -100,8 +109,14 @@ struct OverlapTimeline {
   double layer_us = 0;         // steady state: from one period to the next
   double compute_idle_us = 0;  // all of it waits for communication
   double send_us = 0;          // compute stream held by sends
+  double busy_us[2] = {0, 0};  // of the compute and of the communication stream
   // Time during which communication keeps the compute stream from computing.
   double exposed_communication_us() const { return compute_idle_us + send_us; }
+  // The objective: no stream waits longer than it must. Total time over that of the busier stream, 1 where
+  // the other is wholly hidden beneath it.
+  double over_busier_stream() const;
+  // Max/mean of the two streams' work: at 1 overlap can halve the time, at 2 there is nothing to hide.
+  double streams_max_over_mean() const;
 };
 
 // times: one per micro-batch. num_layers >= 1.

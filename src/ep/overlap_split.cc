@@ -66,4 +66,12 @@ std::vector<uint8_t> split_decode(std::span<const int64_t> kv_tokens) {
   return micro_batch;
 }
 
+double kv_max_over_mean(std::span<const int64_t> kv_tokens, std::span<const uint8_t> micro_batch) {
+  CHECK(kv_tokens.size() == micro_batch.size());
+  int64_t kv[2] = {0, 0};
+  for (size_t i = 0; i < kv_tokens.size(); ++i) kv[micro_batch[i] != 0] += kv_tokens[i];
+  const int64_t sum = kv[0] + kv[1];
+  return sum > 0 ? 2 * static_cast<double>(std::max(kv[0], kv[1])) / static_cast<double>(sum) : 1;
+}
+
 }  // namespace fathom

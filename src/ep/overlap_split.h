@@ -29,6 +29,12 @@ struct PrefillSplit {
   int64_t tokens = 0;
   double first_pairs = 0;
   double second_pairs = 0;
+
+  // Of the halves' attention, the objective.
+  double max_over_mean() const {
+    const double sum = first_pairs + second_pairs;
+    return sum > 0 ? 2 * (first_pairs > second_pairs ? first_pairs : second_pairs) / sum : 1;
+  }
 };
 
 // `align_tokens`: a cut inside a prompt falls on such a multiple of its sequence (1: anywhere).
@@ -36,5 +42,7 @@ PrefillSplit split_prefill(std::span<const PrefillSlice> slices, int64_t align_t
 
 // Decode requests are not cut: micro_batch[i] (0 or 1) levels the KV tokens of two halves of equal count.
 std::vector<uint8_t> split_decode(std::span<const int64_t> kv_tokens);
+// Of the halves' KV, the objective.
+double kv_max_over_mean(std::span<const int64_t> kv_tokens, std::span<const uint8_t> micro_batch);
 
 }  // namespace fathom

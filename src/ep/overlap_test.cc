@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -152,6 +153,11 @@ TEST(OverlapEvaluator, time_lines_are_consistent) {
       }
       EXPECT_EQ(runs.size(), table->ops.size() * layers);  // every stage of every layer, ramps included
       EXPECT_NEAR(busy[0] + timeline.compute_idle_us, timeline.total_us, 1e-6);
+      EXPECT_NEAR(timeline.busy_us[0], busy[0], 1e-6);
+      EXPECT_NEAR(timeline.busy_us[1], busy[1], 1e-6);
+      EXPECT_GE(timeline.over_busier_stream(), 1 - 1e-9);  // bounded_below
+      EXPECT_GE(timeline.streams_max_over_mean(), 1);
+      EXPECT_LE(timeline.streams_max_over_mean(), 2);
       // The critical path is a chain without gaps from 0 to the end.
       double at = 0;
       for (int32_t s : timeline.critical_path) {
@@ -201,6 +207,9 @@ TEST(OverlapSplit, one_long_prompt_is_cut_on_a_block) {
   EXPECT_EQ(split.slice, 1);
   EXPECT_EQ((split.tokens + 384) % 64, 0);
   EXPECT_NEAR(split.first_pairs / split.second_pairs, 1, 0.02);
+  EXPECT_LT(split.max_over_mean(), 1.01);
+  EXPECT_DOUBLE_EQ(split.max_over_mean(), 2 * std::max(split.first_pairs, split.second_pairs) /
+                                              (split.first_pairs + split.second_pairs));
   // Equal attention is not equal tokens: the later half attends to more.
   EXPECT_GT(split.tokens, 16000 - split.tokens);
 }
@@ -217,6 +226,8 @@ TEST(OverlapSplit, decode_halves_have_equal_counts_and_nearly_equal_kv) {
     int count = 0;
     for (int i = 0; i < n; ++i) gap += half[i] ? -kv[i] : kv[i], count += half[i] ? -1 : 1;
     EXPECT_LE(std::abs(count), 1);  // equal_counts
+    const double sum = static_cast<double>(std::accumulate(kv.begin(), kv.end(), int64_t{0}));
+    EXPECT_NEAR(kv_max_over_mean(kv, half), 1 + static_cast<double>(std::abs(gap)) / sum, 1e-12);
     // The optimum by trying all halves; ours is within the largest gap between neighbours by size.
     int64_t best = INT64_MAX;
     for (int mask = 0; mask < 1 << n; ++mask) {
