@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 namespace fathom {
 namespace {
 
 constexpr double kDay = 86400;
-constexpr double kTrendWindow_s = 1800;
-constexpr double kLevelMin = 0.5,
-                 kLevelMax = 2.0;  // how far today may differ from yesterday and still have its shape
 constexpr UnitKind kKinds[] = {UnitKind::kPrefill, UnitKind::kDecode};
 
 int idx(UnitKind kind) { return static_cast<int>(kind); }
@@ -38,10 +36,10 @@ std::optional<double> value_at(std::span<const LoadPoint> history, int kind, dou
   return before.tokens_per_s[kind] + share * (after->tokens_per_s[kind] - before.tokens_per_s[kind]);
 }
 
-// Slope of the least-squares line through the last half hour; 0 with fewer than three points.
-double trend_per_s(std::span<const LoadPoint> history, int kind, double now_s) {
+// Slope of the least-squares line through the points from `from_s` on; 0 with fewer than three.
+double trend_per_s(std::span<const LoadPoint> history, int kind, double from_s, double now_s) {
   double n = 0, t_sum = 0, y_sum = 0, tt = 0, ty = 0;
-  for (auto p = history.rbegin(); p != history.rend() && p->time_s >= now_s - kTrendWindow_s; ++p) {
+  for (auto p = history.rbegin(); p != history.rend() && p->time_s >= from_s; ++p) {
     const double t = p->time_s - now_s, y = p->tokens_per_s[kind];
     n += 1, t_sum += t, y_sum += y, tt += t * t, ty += t * y;
   }
@@ -104,7 +102,8 @@ class Decider {
 
   // The demand a set of units must carry at a horizon, its backlog included.
   double demand(int k, double horizon_s) const {
-    return forecast_max(s_.history, static_cast<UnitKind>(k), s_.now_s, *s_.tokens_per_s[k], horizon_s) +
+    return forecast_max(s_.history, {static_cast<UnitKind>(k), s_.now_s, *s_.tokens_per_s[k], horizon_s},
+                        o_) +
            s_.backlog_tokens[k] / o_.catch_up_s;
   }
 
@@ -286,6 +285,10 @@ class Decider {
     }
     if (out_.flip.units_to > 0)
       wanted_nodes += out_.flip.units_to * o_.unit[other(idx(out_.flip.from))].nodes;
+    for (int k = 0; k < kNumUnitKinds; ++k) {
+      const double capacity = out_.target[k] * o_.unit[k].tokens_per_s;
+      out_.use[k] = capacity > 0 ? out_.forecast_tokens_per_s[k] / capacity : 0;
+    }
     out_.nodes_in_use = in_use;
     out_.nodes_freed = std::max(0, o_.budget_nodes - std::max(in_use, wanted_nodes));
   }
@@ -307,6 +310,8 @@ std::string_view scale_reason_name(ScaleReason reason) {
   return kNames[static_cast<int>(reason)];
 }
 
+LoadSummary AutoscaleDecision::use_summary() const { return summarize_loads(use); }
+
 std::string AutoscaleDecision::text() const {
   std::string text;
   for (int k = 0; k < kNumUnitKinds; ++k) {
@@ -319,6 +324,37 @@ std::string AutoscaleDecision::text() const {
                         unit_kind_name(static_cast<UnitKind>(other(idx(flip.from)))));
   }
   return text + fmt::format(", {} nodes in use, {} freed", nodes_in_use, nodes_freed);
+}
+
+Status validate_rules(const AutoscaleRules& r) {
+  if (!(r.headroom >= 0 && r.headroom < 1 && r.hysteresis >= 0 && r.headroom + r.hysteresis < 1)) {
+    return invalid_argument("headroom {} and hysteresis {} must be shares that leave capacity", r.headroom,
+                            r.hysteresis);
+  }
+  constexpr std::pair<const char*, double AutoscaleRules::*> kAbove0[] = {
+      {"catch_up_s", &AutoscaleRules::catch_up_s},
+      {"interval_s", &AutoscaleRules::interval_s},
+      {"backoff_s", &AutoscaleRules::backoff_s},
+      {"trend_window_s", &AutoscaleRules::trend_window_s},
+      {"level_min", &AutoscaleRules::level_min}};
+  for (const auto& [name, field] : kAbove0) {
+    if (!(r.*field > 0)) return invalid_argument("{}: {} is not above 0", name, r.*field);
+  }
+  constexpr std::pair<const char*, double AutoscaleRules::*> kNotNegative[] = {
+      {"minimum_stay_s", &AutoscaleRules::minimum_stay_s},
+      {"look_ahead_s", &AutoscaleRules::look_ahead_s},
+      {"start_timeout_s", &AutoscaleRules::start_timeout_s}};
+  for (const auto& [name, field] : kNotNegative) {
+    if (!(r.*field >= 0)) return invalid_argument("{}: {} is negative", name, r.*field);
+  }
+  if (!(r.backoff_s_max >= r.backoff_s)) {
+    return invalid_argument("backoff_s_max: {} is below backoff_s {}", r.backoff_s_max, r.backoff_s);
+  }
+  if (!(r.level_min <= 1 && r.level_max >= 1)) {
+    return invalid_argument("level_min {} and level_max {} must lie on either side of 1", r.level_min,
+                            r.level_max);
+  }
+  return ok_status();
 }
 
 Status validate_autoscale(const AutoscaleOptions& o) {
@@ -343,15 +379,7 @@ Status validate_autoscale(const AutoscaleOptions& o) {
     return invalid_argument("budget_nodes: {} is below the {} nodes of the smallest fleet", o.budget_nodes,
                             minimum_nodes);
   }
-  if (!(o.headroom >= 0 && o.headroom < 1 && o.hysteresis >= 0 && o.headroom + o.hysteresis < 1)) {
-    return invalid_argument("headroom {} and hysteresis {} must be shares that leave capacity", o.headroom,
-                            o.hysteresis);
-  }
-  if (!(o.catch_up_s > 0 && o.interval_s > 0 && o.minimum_stay_s >= 0 && o.backoff_s > 0)) {
-    return invalid_argument(
-        "catch_up_s, interval_s and backoff_s must be above 0, minimum_stay_s not negative");
-  }
-  return ok_status();
+  return validate_rules(o);
 }
 
 int units_for(double tokens_per_s, double unit_tokens_per_s, double spare) {
@@ -359,23 +387,22 @@ int units_for(double tokens_per_s, double unit_tokens_per_s, double spare) {
   return static_cast<int>(std::clamp(units, 0.0, 1e9));
 }
 
-double forecast_max(std::span<const LoadPoint> history, UnitKind kind, double now_s, double now_tokens_per_s,
-                    double horizon_s) {
-  const int k = idx(kind);
-  double max = now_tokens_per_s;
-  const std::optional<double> yesterday = value_at(history, k, now_s - kDay);
+double forecast_max(std::span<const LoadPoint> history, const ForecastAsk& ask, const AutoscaleRules& rules) {
+  const int k = idx(ask.kind);
+  double max = ask.now_tokens_per_s;
+  const double now_yesterday_s = ask.now_s - kDay;
+  const std::optional<double> yesterday = value_at(history, k, now_yesterday_s);
   if (!yesterday) {
-    // At most a doubling: a trend is a guess.
-    return std::clamp(now_tokens_per_s + trend_per_s(history, k, now_s) * horizon_s, max,
-                      2 * now_tokens_per_s);
+    // A trend is a guess.
+    const double trend = trend_per_s(history, k, ask.now_s - rules.trend_window_s, ask.now_s);
+    return std::clamp(ask.now_tokens_per_s + trend * ask.horizon_s, max, rules.level_max * max);
   }
-  const double level = *yesterday > 0 ? std::clamp(now_tokens_per_s / *yesterday, kLevelMin, kLevelMax) : 1;
-  const auto at = [&](double time_s) {
-    if (const auto value = value_at(history, k, time_s - kDay)) max = std::max(max, level * *value);
-  };
-  at(now_s + horizon_s);
+  const double level =
+      *yesterday > 0 ? std::clamp(ask.now_tokens_per_s / *yesterday, rules.level_min, rules.level_max) : 1;
+  if (const auto last = value_at(history, k, now_yesterday_s + ask.horizon_s))
+    max = std::max(max, level * *last);
   for (const LoadPoint& point : history) {
-    if (point.time_s > now_s - kDay && point.time_s < now_s - kDay + horizon_s)
+    if (point.time_s > now_yesterday_s && point.time_s < now_yesterday_s + ask.horizon_s)
       max = std::max(max, level * point.tokens_per_s[k]);
   }
   return max;

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "balance/eplb.h"
 #include "base/status.h"
 
 namespace fathom {
@@ -39,11 +40,8 @@ struct UnitProfile {
   double wanted_slo = 0;
 };
 
-struct AutoscaleOptions {
-  UnitProfile unit[kNumUnitKinds];
-  int units_min[kNumUnitKinds] = {1, 1};
-  int units_max[kNumUnitKinds] = {1 << 20, 1 << 20};
-  int budget_nodes = 0;
+// How eagerly to follow the load: what an operator may want other than the default, whatever the fleet.
+struct AutoscaleRules {
   double headroom = 0.05;       // share of spare capacity kept over the forecast
   double hysteresis = 0.08;     // further share that must stay spare after a unit has left
   double minimum_stay_s = 900;  // between a growth and a shrink of one kind, either way
@@ -54,6 +52,18 @@ struct AutoscaleOptions {
   double start_timeout_s = 900;  // a start not up by then is given up
   double backoff_s = 600;        // after a failed start; doubles with each further one, to backoff_s_max
   double backoff_s_max = 7200;
+  // The forecast: a trend is that of so long, where there is no yesterday; where there is, today's level is
+  // at least and at most so many times yesterday's before it is no day of the same shape.
+  double trend_window_s = 1800;
+  double level_min = 0.5;
+  double level_max = 2;
+};
+
+struct AutoscaleOptions : AutoscaleRules {
+  UnitProfile unit[kNumUnitKinds];
+  int units_min[kNumUnitKinds] = {1, 1};
+  int units_max[kNumUnitKinds] = {1 << 20, 1 << 20};
+  int budget_nodes = 0;
   // Scale one decode unit together with this many prefill units, above tied_prefill_base (published: 3 and
   // 2). 0: apart.
   int tied_prefill_per_decode = 0;
@@ -122,9 +132,14 @@ struct AutoscaleDecision {
   RoleFlip flip;
   int nodes_in_use = 0;  // at once after the decision: serving, starting, draining
   int nodes_freed = 0;   // of the budget, neither in use nor about to be
+  // The objective: equal use, forecast over the capacity of the target, of both kinds of unit; above 1 the
+  // kind falls short.
+  double use[kNumUnitKinds] = {0, 0};
+  LoadSummary use_summary() const;
   std::string text() const;
 };
 
+Status validate_rules(const AutoscaleRules& rules);
 Status validate_autoscale(const AutoscaleOptions& options);
 
 // The decision. options must pass validate_autoscale.
@@ -133,10 +148,16 @@ AutoscaleDecision autoscale(const AutoscaleSnapshot& snapshot, const AutoscaleOp
 // Units that carry `tokens_per_s` with `spare` (0.05: five percent) capacity left.
 int units_for(double tokens_per_s, double unit_tokens_per_s, double spare);
 
-// The largest demand expected within [now, now + horizon]: yesterday's course scaled to today's level where
-// there is a yesterday, else the recent trend; never below the present.
-double forecast_max(std::span<const LoadPoint> history, UnitKind kind, double now_s, double now_tokens_per_s,
-                    double horizon_s);
+// The largest demand expected from `now_s` to horizon_s later: yesterday's course scaled to today's level
+// where there is a yesterday, else the recent trend; never below the present.
+struct ForecastAsk {
+  UnitKind kind = UnitKind::kPrefill;
+  double now_s = 0;
+  double now_tokens_per_s = 0;
+  double horizon_s = 0;
+};
+double forecast_max(std::span<const LoadPoint> history, const ForecastAsk& ask,
+                    const AutoscaleRules& rules = {});
 
 // A fixed clock table: the baseline. Rows ascend by second of the day; before the first row the last one
 // holds.

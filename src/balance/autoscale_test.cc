@@ -60,6 +60,30 @@ TEST(Autoscale, names_the_field_of_bad_options) {
   options = published_options();
   options.unit[kDecode].tokens_per_s = 0;
   EXPECT_EQ(validate_autoscale(options).message(), "decode.tokens_per_s: 0 is not above 0");
+  const auto error = [](double AutoscaleRules::* field, double value) {
+    AutoscaleOptions bad = published_options();
+    bad.*field = value;
+    return validate_autoscale(bad).message();
+  };
+  EXPECT_EQ(error(&AutoscaleRules::hysteresis, 0.95),
+            "headroom 0.05 and hysteresis 0.95 must be shares that leave capacity");
+  EXPECT_EQ(error(&AutoscaleRules::catch_up_s, 0), "catch_up_s: 0 is not above 0");
+  EXPECT_EQ(error(&AutoscaleRules::minimum_stay_s, -1), "minimum_stay_s: -1 is negative");
+  EXPECT_EQ(error(&AutoscaleRules::backoff_s_max, 10), "backoff_s_max: 10 is below backoff_s 600");
+  EXPECT_EQ(error(&AutoscaleRules::level_max, 0.9),
+            "level_min 0.5 and level_max 0.9 must lie on either side of 1");
+}
+
+// How full the target makes either kind, and how far apart they are.
+TEST(Autoscale, a_decision_states_the_use_it_leads_to) {
+  const AutoscaleOptions options = published_options();
+  const AutoscaleDecision decision = autoscale(running(20, 6, 2.5e6, 1.2e6), options);
+  for (int k = 0; k < kNumUnitKinds; ++k) {
+    const double capacity = decision.target[k] * options.unit[k].tokens_per_s;
+    EXPECT_DOUBLE_EQ(decision.use[k], decision.forecast_tokens_per_s[k] / capacity);
+  }
+  EXPECT_DOUBLE_EQ(decision.use_summary().max_load, std::max(decision.use[0], decision.use[1]));
+  EXPECT_GE(decision.use_summary().max_over_mean(), 1);
 }
 
 TEST(Autoscale, missing_data_holds_and_zero_is_zero) {
@@ -284,11 +308,22 @@ TEST(Autoscale, forecasts_from_yesterday_scaled_to_today_or_from_the_trend) {
     history.push_back({t, {t < 43200 ? 100.0 : 200.0, 0}});
   }
   // Now is 11:30 on the next day at a tenth above yesterday: in half an hour the load doubles.
-  EXPECT_NEAR(forecast_max(history, UnitKind::kPrefill, 86400 + 41400, 110, 3600), 220, 1e-9);
-  EXPECT_NEAR(forecast_max(history, UnitKind::kPrefill, 86400 + 20000, 110, 3600), 110, 1e-9);
+  EXPECT_NEAR(forecast_max(history, {UnitKind::kPrefill, 86400 + 41400, 110, 3600}), 220, 1e-9);
+  EXPECT_NEAR(forecast_max(history, {UnitKind::kPrefill, 86400 + 20000, 110, 3600}), 110, 1e-9);
   const std::vector<LoadPoint> rising = {{0, {10, 0}}, {600, {16, 0}}, {1200, {22, 0}}};
-  EXPECT_NEAR(forecast_max(rising, UnitKind::kPrefill, 1200, 22, 600), 28, 1e-9);
-  EXPECT_NEAR(forecast_max(rising, UnitKind::kPrefill, 1200, 22, 1e6), 44, 1e-9);  // a trend is a guess
+  EXPECT_NEAR(forecast_max(rising, {UnitKind::kPrefill, 1200, 22, 600}), 28, 1e-9);
+  EXPECT_NEAR(forecast_max(rising, {UnitKind::kPrefill, 1200, 22, 1e6}), 44, 1e-9);  // a trend is a guess
+  // How far to believe either is the caller's.
+  AutoscaleRules rules;
+  rules.level_max = 1.05;
+  EXPECT_NEAR(forecast_max(rising, {UnitKind::kPrefill, 1200, 22, 1e6}, rules), 1.05 * 22, 1e-9);
+  EXPECT_NEAR(forecast_max(history, {UnitKind::kPrefill, 86400 + 41400, 110, 3600}, rules), 210, 1e-9);
+  const std::vector<LoadPoint> turning = {
+      {0, {90, 0}}, {600, {50, 0}}, {1200, {20, 0}}, {1800, {22, 0}}, {2400, {24, 0}}};
+  rules = {};
+  EXPECT_NEAR(forecast_max(turning, {UnitKind::kPrefill, 2400, 24, 600}), 24, 1e-9);  // falls, over all
+  rules.trend_window_s = 1200;
+  EXPECT_NEAR(forecast_max(turning, {UnitKind::kPrefill, 2400, 24, 600}, rules), 26, 1e-9);
 }
 
 // The schedule as published: 226.75 nodes on average, exactly.
@@ -311,6 +346,8 @@ TEST(Autoscale, the_published_schedule_integrates_to_5442_node_hours) {
   fleet.advance(36 * 3600);
   EXPECT_NEAR(fleet.hours().node_hours, 5442, 1e-6);
   EXPECT_GT(fleet.hours().drain_node_hours, 0);
+  EXPECT_NEAR(fleet.hours().hours, 24, 1e-9);
+  EXPECT_NEAR(fleet.hours().max_over_mean(), 278 * 24 / (5442 + fleet.hours().drain_node_hours), 1e-9);
   EXPECT_NEAR(fleet.hours().node_hours + fleet.hours().drain_node_hours + fleet.hours().freed_node_hours,
               24 * 278, 1e-6);
 }

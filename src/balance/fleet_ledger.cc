@@ -49,6 +49,7 @@ void FleetLedger::account(double to_s) {
   for (int k = 0; k < kNumUnitKinds; ++k)
     drains += options_.unit[k].nodes * static_cast<int>(kinds_[k].draining.size());
   const int in_use = nodes_in_use();
+  hours_.hours += hours;
   hours_.node_hours += hours * (in_use - drains);
   hours_.drain_node_hours += hours * drains;
   hours_.freed_node_hours += hours * (options_.budget_nodes - in_use);

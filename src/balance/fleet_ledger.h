@@ -15,6 +15,13 @@ struct FleetHours {
   double freed_node_hours = 0;  // of the budget, left to others
   int nodes_max = 0;            // in use at once
   int num_changes = 0;          // decisions that moved a target
+  double hours = 0;             // accounted for
+
+  // What scaling is for: a fleet sized for its busiest hour has 1.
+  double max_over_mean() const {
+    const double mean = hours > 0 ? (node_hours + drain_node_hours) / hours : 0;
+    return mean > 0 ? nodes_max / mean : 1;
+  }
 };
 
 class FleetLedger {

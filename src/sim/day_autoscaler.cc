@@ -75,6 +75,7 @@ double best_ttft_s(const HardwareProfile& hw, const ModelShape& model, const Fle
 Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const ModelShape& model,
                                            const FleetOptions& fleet, const DayAutoscaleOptions& options) {
   AutoscaleOptions out;
+  static_cast<AutoscaleRules&>(out) = options.rules;
   out.budget_nodes = options.budget_nodes;
   out.unit[kPrefill].nodes = fleet.shape.prefill_nodes;
   out.unit[kDecode].nodes = fleet.shape.decode_nodes;

@@ -21,6 +21,7 @@ struct DayAutoscaleOptions {
   // kv-capped's.
   RankImbalance imbalance{1.110, 1.166};
   UnitTimes times;
+  AutoscaleRules rules;
 };
 
 // Capacities of the units at the profile's speed, for autoscale() and for the bound.
