@@ -2,36 +2,10 @@
 // reports run over the published peak's ranks.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "balance/allocation_count_testing.h"
 #include "balance/decode_balancer.h"
 #include "balance/prefill_balancer.h"
 #include "base/rng.h"
-
-namespace {
-
-std::atomic<int64_t> num_allocations{0};
-
-void* counted(size_t size) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  void* memory = std::malloc(size > 0 ? size : 1);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-
-}  // namespace
-
-// Every form of new without an alignment; the library's nothrow forms call these, a sanitizer's do not.
-void* operator new(size_t size) { return counted(size); }
-void* operator new[](size_t size) { return counted(size); }
-void* operator new(size_t size, const std::nothrow_t&) noexcept { return counted(size); }
-void* operator new[](size_t size, const std::nothrow_t&) noexcept { return counted(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
 namespace fathom {
 namespace {

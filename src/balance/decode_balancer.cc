@@ -37,6 +37,7 @@ DecodeBalancer::DecodeBalancer(const DecodeBalancerOptions& options)
     : options_(options), admission_(options.admission), rng_(hash_u64(options.seed, options.balancer_idx)) {
   CHECK(options.count_cap >= 1 && options.fit_count_cap >= 1 && options.fit_level >= 0 &&
         options.horizon_tokens >= 0);
+  CHECK(options.request_kv_tokens >= 0 && options.traffic_dominates > 0);
   CHECK(options.num_balancers >= 1 && options.balancer_idx >= 0 &&
         options.balancer_idx < options.num_balancers);
 }
@@ -67,9 +68,16 @@ bool DecodeBalancer::uses_index() const {
 
 int64_t DecodeBalancer::count_cap(int unit) const {
   // The floor is never below the fewest, a whole number at most the mean, as caps are at least 1.
-  const double cap = options_.policy == DecodePolicy::kFathom ? options_.fit_count_cap : options_.count_cap;
-  const double mean = static_cast<double>(ledger_.total(unit).requests) / ledger_.num_ranks(unit);
+  const RankLoad& total = ledger_.total(unit);
+  double cap = options_.count_cap;
+  if (options_.policy == DecodePolicy::kFathom) cap = counts_first(total) ? 1 : options_.fit_count_cap;
+  const double mean = static_cast<double>(total.requests) / ledger_.num_ranks(unit);
   return static_cast<int64_t>(std::floor(cap * mean));
+}
+
+bool DecodeBalancer::counts_first(const RankLoad& total) const {
+  return options_.traffic_dominates * static_cast<double>(total.tokens) <
+         static_cast<double>(options_.request_kv_tokens) * static_cast<double>(total.requests);
 }
 
 int64_t DecodeBalancer::predicted_kv(const RankLoad& load) const {

@@ -26,7 +26,11 @@ struct DecodeUnitRun {
 struct DecodeUnitConfig {
   int num_ranks = 144;
   double arrivals_per_s = 2579.0 / 9;
+  double input_mean_tokens = 3619, output_mean_tokens = 1000;
   double phi = 1.04;
+  // Of a micro-batch, for each request of the busiest rank: its projections; on top of that, where ranks wait
+  // for their own tokens' transfers and not for the mean of all, the experts' traffic.
+  double us_per_request = 0.45;
   int num_steps = 8000;
   int warmup_steps = 4000;
   int report_delay_steps = 1;
@@ -108,9 +112,12 @@ class DecodeUnitModel {
     return std::sqrt(-2 * std::log(u)) * std::cos(6.283185307179586 * rng_.next_double());
   }
   Request draw() {
-    const double prompt = std::min(131072.0, std::max(16.0, lognormal(3619, 1.5)));
-    return {static_cast<int64_t>(prompt), std::max<int64_t>(1, static_cast<int64_t>(lognormal(1000, 1.74)))};
+    const double prompt = std::min(131072.0, std::max(16.0, lognormal(config_.input_mean_tokens, 1.5)));
+    return {static_cast<int64_t>(prompt),
+            std::max<int64_t>(1, static_cast<int64_t>(lognormal(config_.output_mean_tokens, 1.74)))};
   }
+
+  int64_t growth() const { return static_cast<int64_t>(config_.output_mean_tokens); }
 
   double step_seconds() const {
     int64_t max_count = 0, max_kv = 0, sum_count = 0;
@@ -119,16 +126,16 @@ class DecodeUnitModel {
       sum_count += load.requests;
     }
     const double mean_count = static_cast<double>(sum_count) / config_.num_ranks;
-    const double micro_batch_us = 295 + 0.45 * static_cast<double>(max_count) +
+    const double micro_batch_us = 295 + config_.us_per_request * static_cast<double>(max_count) +
                                   0.9604e-3 * static_cast<double>(max_kv) / 2 + 0.68 * mean_count;
     return config_.phi * (61.9 * 2 * micro_batch_us + 6010) * 1e-6;
   }
 
   bool admit(const Request& request, int step) {
-    const auto placed = balancer_.place({request.prompt, 1000});
+    const auto placed = balancer_.place({request.prompt, growth()});
     if (!placed) return false;
     last_dispatch_ = placed->dispatch;
-    loads_[placed->rank.rank] += {1, request.prompt, 1000};
+    loads_[placed->rank.rank] += {1, request.prompt, growth()};
     const int64_t steps =
         static_cast<int64_t>(std::ceil(static_cast<double>(request.output) / kTokensPerStep)) + 1;
     const int64_t at = std::min<int64_t>(steps, kWheel - 1);
@@ -144,7 +151,7 @@ class DecodeUnitModel {
     growth_ -= static_cast<double>(whole);
     for (RankLoad& load : loads_) load.tokens += whole * load.requests;
     auto& leaving = wheel_[(step + 1) % kWheel];
-    for (const Departure& d : leaving) loads_[d.rank] -= {1, d.kv, 1000};
+    for (const Departure& d : leaving) loads_[d.rank] -= {1, d.kv, growth()};
     leaving.clear();
   }
 

@@ -1,5 +1,13 @@
 // Where each expert's copies live: the published expert-parallel load balancer (deepseek-ai/EPLB), bit for
 // bit. Pure: weights and a shape in, a placement out. The refinement beyond it is eplb_refine.h.
+//
+// Invariants, by name:
+// * as_published: on every golden case the placement is the published one, bit for bit
+// * every_expert_has_a_slot: and every slot an expert
+// * tables_agree: phy2log and log2phy are inverse, and logcnt counts their rows
+// * groups_stay_on_a_node: of a hierarchical placement, so that a token's groups bound the nodes it visits
+// * lowest_index_wins_ties: among experts to copy and packs to fill
+// * layers_apart: a layer's placement depends on its own weights only
 #pragma once
 
 #include <cstdint>

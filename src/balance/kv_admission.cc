@@ -52,6 +52,7 @@ int64_t KvAdmission::reserve_tokens(const RankLoad& load) const {
 
 bool KvAdmission::admits(const RankLoad& rank, const RankLoad& request) const {
   if (!limited()) return true;
+  if (rank.requests == 0 && rank.tokens == 0) return request.tokens <= options_.capacity_tokens;
   RankLoad after = rank;
   after += request;
   return after.tokens + reserve_tokens(after) <= options_.capacity_tokens;

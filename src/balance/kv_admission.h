@@ -2,6 +2,17 @@
 // one? Live requests grow by a token per step each and leave at random; the sum is a process that climbs
 // steadily and falls in jumps. Its highest later excess over today is (nearly) exponentially distributed,
 // which gives the reserve in closed form.
+//
+// Invariants, by name:
+// * overflow_is_rare: a rank as full as admission lets it be, and given nothing more, later exceeds its room
+//   with about overflow_probability
+// * reserve_is_used: a fifth of the reserve would not do
+// * reserve_within_growth: nothing is kept for more than what the requests are expected to generate, and the
+//   spread of that
+// * held_fits: what is admitted fits with what is there already, reserve or not
+// * empty_rank_admits: a rank that holds nothing admits what it can hold, whatever that may grow to: to wait
+//   would make no more room
+// * no_limit_admits_all: without a capacity everything is admitted
 #pragma once
 
 #include <array>

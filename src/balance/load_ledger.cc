@@ -36,6 +36,7 @@ void LoadLedger::settle(Unit& unit, uint64_t dispatch) {
 }
 
 void LoadLedger::cancel(int unit_idx, uint64_t dispatch) {
+  CHECK(unit_idx >= 0 && unit_idx < num_units());
   Unit& unit = units_[unit_idx];
   if (dispatch < unit.first || dispatch >= unit.next) return;
   const InFlight entry = slot(unit, dispatch);

@@ -11,6 +11,10 @@
 //   misses_by_load      prompts nobody has cached go by load alone, whatever the ranks' caches hold (case C1)
 //   hits_win_ties       at equal loads the longest cached prefix wins, by any margin (case C5)
 //   closed_units_rest   a unit that does not accept gets nothing
+//   least_finish        fathom: no accepting rank is predicted to end the prompt sooner than the chosen one
+//   list_scheduling     fathom: the busiest of m ranks has at most 2 - 1/m times the work that the best
+//                       placement of the same prompts leaves it, 4/3 - 1/(3m) if the longest came first; with
+//                       prefixes in memory at most the sum of what each prompt costs where it costs least
 #pragma once
 
 #include <cstdint>

@@ -179,11 +179,13 @@ TEST(PrefillRouter, finds_the_best_holder) {
     PrefillRouter router({}, units);
     const auto blocks = distinct_prompt(seed, 80);
     std::vector<PrefixMatch> matches;
+    std::map<int, int> held_by;  // blocks, by global rank
     for (int u = 0; u < 20; ++u) {
       for (int r = 0; r < 2; ++r) {
         const RankRef rank{u, r};
         const int held = rng.next_below(3) == 0 ? static_cast<int>(rng.next_below(81)) : 0;
         router.index().insert(router.global_rank(rank), std::span(blocks).first(held));
+        held_by[router.global_rank(rank)] = held;
         if (held > 0) matches.push_back({rank, held * 64});
         if (rng.next_below(2) == 0) {
           router.balancer().charge(
@@ -197,7 +199,9 @@ TEST(PrefillRouter, finds_the_best_holder) {
     const PrefillChoice found = router.route(80 * 64 + 1, blocks, 0)->choice;
     // Levels are eighths, so up to an eighth of the deepest match may go unseen when ranks are compared.
     EXPECT_LE(before.finish_ns(found), exact_finish + before.cost().cost_ns(10 * 64, 4480));
-    EXPECT_EQ(found.cached_tokens % 64, 0);
+    const int rank = router.global_rank(found.rank);
+    EXPECT_EQ(found.cached_tokens, 64 * held_by[rank]);       // hits_to_the_block
+    EXPECT_EQ(router.index().depth_of(rank, blocks, 0), 80);  // noted_at_once
   }
 }
 

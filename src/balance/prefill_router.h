@@ -1,5 +1,13 @@
 // The live path of a prefill decision: prefix look-up, candidates, choice, charge, and the blocks noted as
 // soon to be there.
+//
+// Invariants, by name:
+// * best_holder: the prompt is done no later than at the best of all ranks and their exact matches, but for
+//   an eighth of the deepest match (the levels that the search looks at)
+// * hits_to_the_block: whoever is chosen, all that the index knows in its memory is counted on, no more
+// * noted_at_once: the prompt's blocks count as held by its rank from the decision on
+// * misses_by_load: a prompt nobody holds goes by load alone (case C1)
+// * same_view_same_hits: routers fed the same events lose no hits to one another (case C11)
 #pragma once
 
 #include <optional>

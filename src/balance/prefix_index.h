@@ -2,6 +2,12 @@
 // ranks that hold it. Fed by the ranks' own insert and evict events (several routers fed alike agree), and by
 // a router's own dispatches. Best effort: a wrong entry costs a recompute, never a wrong answer, because a
 // rank matches the real keys again.
+//
+// Invariants, by name:
+// * exact_holders: the holders of a block are those whose last event about it was an insert, however many
+// * forgotten_with_the_rank: a cleared rank holds nothing
+// * bounded: never more than entries_max blocks; what is dropped is counted, and is the deepest of its prompt
+// * fixed_order: the same events give the same holders in the same order
 #pragma once
 
 #include <cstdint>
