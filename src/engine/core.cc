@@ -33,10 +33,10 @@ EngineCore::EngineCore(const EngineOptions& options, EngineParts parts, const Cl
       parts_(std::move(parts)),
       cache_(parts_.storage->num_blocks(), num_accounts(parts_), parts_.fingerprint,
              parts_.storage->layout().to_string()),
-      prefill_(*parts_.prefill, cache_, kFirstPrefillAccount,
-               make_prefill_choice(parts_.prefill->num_ranks())),
+      prefill_(*parts_.prefill, cache_, kFirstPrefillAccount, parts_.costs.prefill),
       decode_(*parts_.decode, cache_, first_decode_account(parts_),
-              make_decode_choice(parts_.decode->num_ranks(), options.decode_slots_per_rank())),
+              make_decode_choice({parts_.decode->num_ranks(), options.decode_slots_per_rank(),
+                                  parts_.costs.request_kv_tokens})),
       link_(prefill_, decode_),
       sampling_team_(ThreadTeamOptions{.num_threads = options.threads, .spin_iterations = 0}),
       sampling_work_(static_cast<size_t>(options.threads)) {

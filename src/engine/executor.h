@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/rank_costs.h"
 #include "ep/exchange.h"
 #include "kv/storage.h"
 #include "model/batch.h"
@@ -39,6 +40,7 @@ struct EngineParts {
   std::unique_ptr<Executor> decode;
   std::string fingerprint;  // of the model, its weight format, numerics and mode; part of every KV key
   int32_t vocab_size = 0;   // columns of the logits
+  RankCosts costs;          // of a request on this model
 };
 
 }  // namespace fathom

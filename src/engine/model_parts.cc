@@ -6,6 +6,7 @@
 
 #include "base/cpu.h"
 #include "engine/engine.h"
+#include "engine/rank_costs.h"
 #include "model/forward.h"
 
 namespace fathom {
@@ -83,6 +84,7 @@ Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& 
   parts.fingerprint = fmt::format("{}:{}:{}", model.weights().fingerprint, isa_name(active_isa()),
                                   options.deterministic ? "deterministic" : "fast");
   parts.vocab_size = static_cast<int32_t>(model.config().vocab_size);
+  parts.costs = rank_costs_of(model.config(), options.deterministic);
   return parts;
 }
 

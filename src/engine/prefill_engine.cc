@@ -11,16 +11,19 @@
 namespace fathom {
 
 PrefillEngine::PrefillEngine(Executor& executor, KvCache& cache, int32_t first_account,
-                             ChooseRank choose_rank)
-    : executor_(executor), cache_(cache), choose_rank_(std::move(choose_rank)) {
+                             const PrefillCost& cost)
+    : executor_(executor),
+      cache_(cache),
+      cost_(cost),
+      choose_rank_(make_prefill_choice(executor.num_ranks(), cost)) {
   for (int32_t rank = 0; rank < executor.num_ranks(); ++rank)
     accounts_.push_back(KvAccount{first_account + rank});
 }
 
 // Work and tokens still to be computed for `s`.
-RankLoad PrefillEngine::load_of(const Sequence& s) {
+RankLoad PrefillEngine::load_of(const Sequence& s) const {
   const int64_t num_new = s.num_tokens() - s.num_stored;
-  return {1, num_new, PrefillCost{}.cost_ns(num_new, s.num_stored)};
+  return {1, num_new, cost_.cost_ns(num_new, s.num_stored)};
 }
 
 std::vector<RankLoad> PrefillEngine::loads() const {

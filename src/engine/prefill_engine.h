@@ -16,7 +16,7 @@ namespace fathom {
 class PrefillEngine {
  public:
   // Rank r keeps its books in account `first_account` + r.
-  PrefillEngine(Executor& executor, KvCache& cache, int32_t first_account, ChooseRank choose_rank);
+  PrefillEngine(Executor& executor, KvCache& cache, int32_t first_account, const PrefillCost& cost);
 
   int32_t num_ranks() const { return static_cast<int32_t>(accounts_.size()); }
   int32_t num_busy_ranks() const;
@@ -33,13 +33,14 @@ class PrefillEngine {
 
  private:
   void match(Sequence& sequence);
-  static RankLoad load_of(const Sequence& sequence);
+  RankLoad load_of(const Sequence& sequence) const;
   std::vector<RankLoad> loads() const;
 
   Executor& executor_;
   KvCache& cache_;
   std::vector<KvAccount> accounts_;
   std::vector<const Sequence*> members_;
+  const PrefillCost cost_;
   const ChooseRank choose_rank_;
 };
 

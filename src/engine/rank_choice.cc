@@ -40,8 +40,8 @@ int32_t emptiest_with_room(std::span<const RankLoad> loads, int32_t max_requests
 
 }  // namespace
 
-ChooseRank make_prefill_choice(int32_t num_ranks) {
-  auto state = std::make_shared<Reported<PrefillBalancer>>(PrefillBalancerOptions{}, num_ranks);
+ChooseRank make_prefill_choice(int32_t num_ranks, const PrefillCost& cost) {
+  auto state = std::make_shared<Reported<PrefillBalancer>>(PrefillBalancerOptions{.cost = cost}, num_ranks);
   return [state](std::span<const RankLoad> loads, const RankLoad& request) -> int32_t {
     state->report(loads);
     const auto choice = state->balancer.pick({.prompt_tokens = request.tokens});
@@ -49,9 +49,12 @@ ChooseRank make_prefill_choice(int32_t num_ranks) {
   };
 }
 
-ChooseRank make_decode_choice(int32_t num_ranks, int32_t max_requests) {
-  auto state = std::make_shared<Reported<DecodeBalancer>>(DecodeBalancerOptions{}, num_ranks);
-  return [state, max_requests](std::span<const RankLoad> loads, const RankLoad& request) -> int32_t {
+ChooseRank make_decode_choice(const DecodeChoiceOptions& options) {
+  DecodeBalancerOptions policy;
+  policy.request_kv_tokens = options.request_kv_tokens;
+  auto state = std::make_shared<Reported<DecodeBalancer>>(policy, options.num_ranks);
+  return [state, max_requests = options.max_requests](std::span<const RankLoad> loads,
+                                                      const RankLoad& request) -> int32_t {
     state->report(loads);
     const auto rank = state->balancer.pick({.kv_tokens = request.tokens, .growth_tokens = request.cost});
     if (rank && loads[static_cast<size_t>(rank->rank)].requests < max_requests) return rank->rank;

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "balance/load_ledger.h"
+#include "balance/prefill_cut.h"
 
 namespace fathom {
 
@@ -16,9 +17,15 @@ inline constexpr int32_t kNoRank = -1;
 // Decode: tokens = KV tokens held, cost = tokens that may still be generated. kNoRank: none may take it.
 using ChooseRank = std::function<int32_t(std::span<const RankLoad> ranks, const RankLoad& request)>;
 
-// Least predicted time until the prompt is done.
-ChooseRank make_prefill_choice(int32_t num_ranks);
+// Least predicted time until the prompt is done. `cost`: the one that the loads are counted with.
+ChooseRank make_prefill_choice(int32_t num_ranks, const PrefillCost& cost);
+
+struct DecodeChoiceOptions {
+  int32_t num_ranks = 1;
+  int32_t max_requests = 1;  // on one rank
+  int64_t request_kv_tokens = 0;
+};
 // Equal KV tokens and equal counts on predicted growth, among ranks with fewer than `max_requests`.
-ChooseRank make_decode_choice(int32_t num_ranks, int32_t max_requests);
+ChooseRank make_decode_choice(const DecodeChoiceOptions& options);
 
 }  // namespace fathom
