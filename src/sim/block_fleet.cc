@@ -3,12 +3,14 @@
 
 #include <algorithm>
 
+#include "balance/route_hashes.h"
 #include "sim/block_fleet_impl.h"
 
 namespace fathom::sim {
 namespace {
 
 constexpr int64_t kProgressCalls = 1000;      // in a run
+constexpr uint64_t kRouteRoot = 1;            // one model, one tenant
 constexpr double kRankBlocksMin = 8;          // one prompt of a few blocks must fit
 constexpr double kFleetBlocksMax = 32 << 20;  // some hundred MB of books
 
@@ -119,7 +121,7 @@ void BlockFleet::make_units() {
         if (!decode) unit.ranks.back().remember_evicted();
       }
       unit.slowness.assign(static_cast<size_t>(ranks), 1.0);
-      unit.acks.resize(static_cast<size_t>(decode ? 1 : options_.num_routers));
+      unit.acks.resize(static_cast<size_t>(options_.num_routers));
       unit.chunks.resize(static_cast<size_t>(ranks));
     }
   };
@@ -145,8 +147,12 @@ void BlockFleet::make_balancers() {
   decode.seed = options_.seed;
   decode.admission.capacity_tokens =
       int64_t{blocks_of(options_.decode_blocks_per_rank, options_.decode_ranks)} * kBlockTokens;
-  decode_balancer_ = std::make_unique<DecodeBalancer>(decode);
-  for (int u = 0; u < options_.decode_units; ++u) decode_balancer_->add_unit(options_.decode_ranks);
+  decode.num_balancers = options_.num_routers;
+  for (int i = 0; i < options_.num_routers; ++i) {
+    decode.balancer_idx = i;
+    decode_balancers_.push_back(std::make_unique<DecodeBalancer>(decode));
+    for (int u = 0; u < options_.decode_units; ++u) decode_balancers_.back()->add_unit(options_.decode_ranks);
+  }
 }
 
 Unit& BlockFleet::prefill_unit(int u) { return units_[static_cast<size_t>(u)]; }
@@ -186,8 +192,11 @@ void BlockFleet::admit(const TraceRequest& r, uint64_t unique) {
   request.prompt_tokens = r.input_tokens;
   request.output_tokens = r.output_tokens;
   KeyChain keys(root_key("simulated", "simulated", ""));
-  keys.extend(prompt_tokens(r, unique));
-  for (int32_t b = 0; b < keys.size(); ++b) request.block_hashes.push_back(block_hash(keys[b]));
+  const std::vector<int32_t> tokens = prompt_tokens(r, unique);
+  keys.extend(tokens);
+  append_route_hashes(kRouteRoot, tokens, kBlockTokens, request.block_hashes);
+  for (int32_t b = 0; b < keys.size(); ++b)
+    hash_of_key_.emplace(keys[b], request.block_hashes[static_cast<size_t>(b)]);
   request.keys = std::make_shared<const KeyChain>(std::move(keys));
   ++result_.requests;
   ++cell().arrived_requests;
@@ -217,7 +226,7 @@ void BlockFleet::deadline(int id) {
 void BlockFleet::route(int id) {
   Request& request = requests_[static_cast<size_t>(id)];
   if (request.ended()) return;
-  const size_t router_idx = static_cast<size_t>(id) % routers_.size();
+  const size_t router_idx = router_of(id);
   const int64_t tokens = request.prompt_tokens + request.sent_tokens;
   const auto placed = routers_[router_idx]->route(tokens, request.block_hashes, 0);
   if (!placed) {  // no unit accepts: try again until the deadline
@@ -247,6 +256,8 @@ void BlockFleet::route(int id) {
   sequence->keys = request.keys;
   sequence->prefill_leg = PrefillLeg(request.epoch);
   unit.ranks[static_cast<size_t>(to.rank)].add(std::move(sequence));
+  // What the rank is going to hold, so that other routers' prompts with this prefix come here too.
+  report_cache(unit, to.rank, request.block_hashes, true);
   wake(unit);
 }
 
@@ -394,7 +405,7 @@ void BlockFleet::come_back(Unit& unit) {
 
 void BlockFleet::set_accepting(Unit& unit, bool accepting) {
   if (unit.decode) {
-    decode_balancer_->set_accepting(unit.idx, accepting);
+    for (auto& balancer : decode_balancers_) balancer->set_accepting(unit.idx, accepting);
     return;
   }
   for (auto& router : routers_) router->balancer().set_accepting(unit.idx, accepting);

@@ -59,7 +59,7 @@ struct BlockFleetOptions {
   int32_t chunk_tokens = 16384;  // a rank's prefill budget
   PrefillPolicy prefill_policy = PrefillPolicy::kFathom;
   DecodePolicy decode_policy = DecodePolicy::kFathom;
-  int num_routers = 1;  // prefill routers side by side, requests in turn
+  int num_routers = 1;  // side by side, each with its prefill and decode balancer, requests in turn
   double report_delay_ms = 50;
   double mtp_acceptance = 0.85;
   double expert_imbalance = 1.15;  // f_ep of both phases: between the published day's 1.08 and 1.20

@@ -7,7 +7,7 @@ void BlockFleet::offer(int unit, int rank, int id, uint32_t epoch) {
   BlockSequence* sequence = rank_of(false, unit, rank).find(id, epoch);
   if (sequence == nullptr || !prefill_unit(unit).alive) return;
   Request& request = requests_[static_cast<size_t>(id)];
-  const auto placed = decode_balancer_->place({sequence->num_tokens, sequence->left_tokens});
+  const auto placed = decode_balancer_of(id).place({sequence->num_tokens, sequence->left_tokens});
   if (!placed) {  // no rank has room: the prompt's blocks wait here
     note_waiting(request);
     events_.at(now_ + kRetryNs, [this, unit, rank, id, epoch, incarnation = prefill_unit(unit).incarnation] {
@@ -18,10 +18,10 @@ void BlockFleet::offer(int unit, int rank, int id, uint32_t epoch) {
   note_placed(request);
   sequence->peer_unit = placed->rank.unit;
   sequence->peer_rank = placed->rank.rank;
+  sequence->dispatch = placed->dispatch;
   ++result_.decode_dispatches[static_cast<size_t>(placed->rank.unit)];
   request.decode_unit = placed->rank.unit;
   request.decode_rank = placed->rank.rank;
-  if (decode_unit(placed->rank.unit).alive) decode_unit(placed->rank.unit).acks[0].accept(placed->dispatch);
   apply_prefill(unit, rank, *sequence, sequence->prefill_leg.start());
   events_.at(now_ + seconds_ns(options_.lease_s), [this, unit, rank, id, epoch] {
     prefill_event(unit, rank, id, epoch, HandoverEvent::kLeaseExpired);
@@ -38,7 +38,8 @@ BlockFleet::Offer BlockFleet::offer_of(const BlockSequence& s, bool at_prefill, 
           s.epoch,
           s.prompt_tokens,
           s.num_tokens,
-          s.left_tokens};
+          s.left_tokens,
+          s.dispatch};
 }
 
 void BlockFleet::send(bool to_decode, HandoverMessage message, const Offer& offer) {
@@ -99,6 +100,9 @@ void BlockFleet::apply_prefill(int unit, int rank, BlockSequence& s, HandoverAct
   if (has(actions, HandoverAction::kSendCancel)) send(true, HandoverMessage::kCancel, offer);
   if (!has(actions, HandoverAction::kRelease)) return;
   const PrefillLeg::State outcome = s.prefill_leg.state();
+  // Whatever the other side heard of it, nothing more comes of this dispatch, if there was one.
+  if (outcome != PrefillLeg::State::kDone && s.dispatch > 0)
+    decode_balancer_of(id).cancel(s.peer_unit, s.dispatch);
   rank_of(false, unit, rank).erase(id, epoch);
   wake(prefill_unit(unit));
   if (outcome == PrefillLeg::State::kRejected) {
@@ -114,6 +118,7 @@ void BlockFleet::apply_prefill(int unit, int rank, BlockSequence& s, HandoverAct
 void BlockFleet::decode_message(HandoverMessage message, const Offer& offer) {
   Unit& unit = decode_unit(offer.decode_unit);
   if (!unit.alive) return;
+  if (message == HandoverMessage::kOffer) unit.acks[router_of(offer.request)].accept(offer.dispatch);
   BlockRank& rank = unit.ranks[static_cast<size_t>(offer.decode_rank)];
   BlockSequence* s = rank.find(offer.request, offer.epoch);
   if (s == nullptr) {

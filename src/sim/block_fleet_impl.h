@@ -8,6 +8,7 @@
 #include <memory>
 #include <queue>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "balance/prefill_router.h"
@@ -26,12 +27,6 @@ inline constexpr size_t kViolationsMax = 20;
 inline constexpr uint64_t kTokenSpace = 1 << 17;
 
 inline int64_t seconds_ns(double s) { return static_cast<int64_t>(s * 1e9 + 0.5); }
-
-inline uint64_t block_hash(const BlockKey& key) {
-  uint64_t hash = 0;
-  for (int byte = 0; byte < 8; ++byte) hash |= uint64_t{key.bytes[static_cast<size_t>(byte)]} << (8 * byte);
-  return hash;
-}
 
 // Events in time order; equal times in the order they were made.
 class EventQueue {
@@ -67,7 +62,7 @@ struct Request {
   int32_t prompt_tokens = 0;
   int32_t output_tokens = 0;
   std::shared_ptr<const KeyChain> keys;
-  std::vector<uint64_t> block_hashes;
+  std::vector<uint64_t> block_hashes;  // as routers know the blocks
   Phase phase = Phase::kUnrouted;
   uint32_t epoch = 0;
   int32_t sent_tokens = 0;
@@ -161,7 +156,11 @@ class BlockFleet {
     int prefill_unit, prefill_rank, decode_unit, decode_rank, request;
     uint32_t epoch;
     int32_t prompt_tokens, num_tokens, left_tokens;
+    uint64_t dispatch;
   };
+  // Requests go to routers, and later to the decode balancers beside them, in turn.
+  size_t router_of(int id) const { return static_cast<size_t>(id) % routers_.size(); }
+  DecodeBalancer& decode_balancer_of(int id) { return *decode_balancers_[router_of(id)]; }
   Offer offer_of(const BlockSequence& s, bool at_prefill, int unit, int rank) const;
   void send(bool to_decode, HandoverMessage message, const Offer& offer);
   void prefill_message(HandoverMessage message, const Offer& offer);
@@ -254,8 +253,9 @@ class BlockFleet {
   int64_t healed_ns_ = 0;
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<PrefillRouter>> routers_;
-  std::unique_ptr<DecodeBalancer> decode_balancer_;
+  std::vector<std::unique_ptr<DecodeBalancer>> decode_balancers_;  // one beside each router
   std::vector<Request> requests_;
+  std::unordered_map<BlockKey, uint64_t, BlockKeyHash> hash_of_key_;  // what workers keep beside their blocks
   uint64_t next_age_ = 0;
   ActiveFaults active_;
   double stale_s_ = 0;

@@ -3,9 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
-#include "base/rng.h"
 #include "sim/fleet_file.h"
 #include "sim/synthetic.h"
 #include "sim/test_fleet.h"
@@ -13,53 +10,6 @@
 
 namespace fathom::sim {
 namespace {
-
-BlockFleetOptions small_fleet() {
-  BlockFleetOptions options = two_by_sixteen_ranks();
-  options.lease_s = 1;
-  options.check_books_often = true;
-  options.liveness_s = 30;
-  return options;
-}
-
-Trace small_load(uint64_t seed, double requests_per_s = 40, double seconds = 6) {
-  SyntheticOptions options;
-  options.seconds = seconds;
-  options.requests_per_s = requests_per_s;
-  options.burst_share = 0.3;
-  options.lengths.input_mean_tokens = 900;
-  options.lengths.input_tokens_max = 8000;
-  options.lengths.output_mean_tokens = 60;
-  options.lengths.output_cv2 = 1;
-  return synthetic_trace(options, seed);
-}
-
-void expect_clean(const BlockFleetResult& result, const std::string& what) {
-  for (const std::string& text : result.violations) ADD_FAILURE() << what << ": " << text;
-  EXPECT_EQ(result.finished + result.expired, result.requests) << what;
-}
-
-// A random set of faults, all healed before the end.
-BlockFleetOptions faulty(uint64_t seed) {
-  BlockFleetOptions options = small_fleet();
-  options.seed = seed;
-  Rng rng(hash_u64(seed, 77));
-  options.message_loss = rng.next_below(2) == 0 ? 0 : 0.05;
-  options.message_delay_ms_max = rng.next_below(2) == 0 ? 2 : 200;
-  const int num_faults = static_cast<int>(rng.next_below(3)) + 1;
-  for (int i = 0; i < num_faults; ++i) {
-    Fault fault;
-    fault.kind = static_cast<FaultKind>(rng.next_below(5));
-    fault.at_s = 0.5 + rng.next_double() * 5;
-    fault.for_s = 0.2 + rng.next_double() * 6;
-    fault.decode = rng.next_below(2) == 0;
-    fault.unit = static_cast<int>(rng.next_below(2));
-    fault.rank = static_cast<int>(rng.next_below(16));
-    fault.factor = fault.kind == FaultKind::kSlowRank ? 4 : 2;
-    options.faults.push_back(fault);
-  }
-  return options;
-}
 
 TEST(BlockFleet, WithoutFaultsEveryRequestIsAnsweredOnceAndNothingLeaks) {
   const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, small_load(1), small_fleet());
@@ -70,8 +20,14 @@ TEST(BlockFleet, WithoutFaultsEveryRequestIsAnsweredOnceAndNothingLeaks) {
 }
 
 TEST(BlockFleet, SameSeedSameResult) {
-  const BlockFleetResult a = run_block_fleet(test_profile("h800"), {}, small_load(3), faulty(3));
-  const BlockFleetResult b = run_block_fleet(test_profile("h800"), {}, small_load(3), faulty(3));
+  BlockFleetOptions options = small_fleet();
+  options.seed = 3;
+  options.message_loss = 0.05;
+  options.message_delay_ms_max = 200;
+  options.faults.push_back({FaultKind::kUnitLoss, 2, 3, true, 1, 0, 2});
+  options.faults.push_back({FaultKind::kFlashCrowd, 3, 2, true, 0, 0, 2});
+  const BlockFleetResult a = run_block_fleet(test_profile("h800"), {}, small_load(3), options);
+  const BlockFleetResult b = run_block_fleet(test_profile("h800"), {}, small_load(3), options);
   EXPECT_EQ(a.output_tokens, b.output_tokens);
   EXPECT_EQ(a.ended_s, b.ended_s);
   EXPECT_EQ(a.replays, b.replays);
@@ -83,7 +39,7 @@ TEST(BlockFleet, SameSeedSameResult) {
   EXPECT_EQ(text(a), text(b));
   // Committed: another compiler, C library or machine must give the same.
   EXPECT_EQ(text(a),
-            "66.030929 23525 21504 0 48.917205909085794 2.105845467283917 2.2934627299240837 995.5 95");
+            "66.030929 17749 20608 100 49.36547593048344 1.9541560159288707 3.3506035933400247 979.5 547.5");
 }
 
 TEST(BlockFleet, AUnitLostAtThePeakCostsNobodyATokenTwice) {
@@ -161,26 +117,6 @@ TEST(BlockFleet, TightMemoryRetractsAndStillEnds) {
               static_cast<long long>(result.retractions), static_cast<long long>(result.requests),
               static_cast<long long>(result.expired));
   EXPECT_GT(result.retractions, 0);
-}
-
-TEST(BlockFleet, SafetyAndLivenessUnderRandomFaults) {
-  const char* asked = std::getenv("FATHOM_FAULT_SEEDS");  // the slow suite asks for thousands
-  const uint64_t num_seeds = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 100;
-  const HardwareProfile hw = test_profile("h800");
-  int64_t replays = 0, requests = 0, stale = 0;
-  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
-    const BlockFleetResult result = run_block_fleet(hw, {}, small_load(seed, 25, 4), faulty(seed));
-    expect_clean(result, fmt::format("seed {}", seed));
-    EXPECT_EQ(result.expired, 0) << "seed " << seed;  // every fault heals long before any deadline
-    replays += result.replays;
-    requests += result.requests;
-    stale += result.stale_tokens;
-    if (testing::Test::HasFailure()) break;
-  }
-  std::printf("%llu seeds: %lld requests, %lld replays, %lld tokens of old epochs dropped\n",
-              static_cast<unsigned long long>(num_seeds), static_cast<long long>(requests),
-              static_cast<long long>(replays), static_cast<long long>(stale));
-  EXPECT_GT(replays, 0);
 }
 
 // The checkers find what they are there to find: each deliberate error is reported under its rule's name.
@@ -314,19 +250,21 @@ TEST(BlockFleet, RoutersExpectTheHitsThatRanksHave) {
 // Case C11: two routers hear the same events of the ranks, so sharing the work costs no hits, though blocks
 // are evicted all the time. Over seeds: one run's hits move by some percent with any change of order.
 TEST(BlockFleet, TwoRoutersHitAsOftenAsOne) {
-  constexpr int kSeeds = 6;
-  double one = 0, two = 0;
-  for (uint64_t seed = 21; seed < 21 + kSeeds; ++seed) {
-    BlockFleetOptions options = evicting_fleet(300);
-    const Trace load = evicting_load(seed);
-    const BlockFleetResult alone = run_block_fleet(test_profile("h800"), {}, load, options);
-    EXPECT_GT(alone.evicted_blocks, 500);
-    one += alone.hit_share() / kSeeds;
-    options.num_routers = 2;
-    two += run_block_fleet(test_profile("h800"), {}, load, options).hit_share() / kSeeds;
+  constexpr int kSeeds = 8;
+  for (const int32_t blocks : {200, 300}) {
+    double one = 0, two = 0;
+    for (uint64_t seed = 21; seed < 21 + kSeeds; ++seed) {
+      BlockFleetOptions options = evicting_fleet(blocks);
+      const Trace load = evicting_load(seed);
+      const BlockFleetResult alone = run_block_fleet(test_profile("h800"), {}, load, options);
+      EXPECT_GT(alone.evicted_blocks, 500);
+      one += alone.hit_share() / kSeeds;
+      options.num_routers = 2;
+      two += run_block_fleet(test_profile("h800"), {}, load, options).hit_share() / kSeeds;
+    }
+    std::printf("%d blocks, hit share: one router %.4f, two %.4f, %.4f of it\n", blocks, one, two, two / one);
+    EXPECT_GT(two, 0.98 * one) << blocks << " blocks";
   }
-  std::printf("hit share: one router %.4f, two %.4f\n", one, two);
-  EXPECT_GT(two, 0.98 * one);
 }
 
 // Case C3: a burst of 32k prompts with one-token answers, all before anything finishes: tokens are charged at

@@ -95,7 +95,7 @@ void BlockFleet::report_cache(Unit& unit, int rank, std::vector<uint64_t> blocks
 void BlockFleet::report_evicted(Unit& unit) {
   for (size_t r = 0; r < unit.ranks.size(); ++r) {
     std::vector<uint64_t> gone;
-    for (const BlockKey& key : unit.ranks[r].take_evicted()) gone.push_back(block_hash(key));
+    for (const BlockKey& key : unit.ranks[r].take_evicted()) gone.push_back(hash_of_key_.at(key));
     result_.evicted_blocks += static_cast<int64_t>(gone.size());
     report_cache(unit, static_cast<int>(r), std::move(gone), false);
   }
@@ -219,12 +219,15 @@ void BlockFleet::end_decode_step(Unit& unit, const std::vector<Stepping>& steppi
 void BlockFleet::report_decode(Unit& unit) {
   std::vector<RankLoad> loads;
   for (const BlockRank& rank : unit.ranks) loads.push_back(rank.decode_load(live_growth_tokens_));
-  LoadReport header{
-      unit.idx, unit.incarnation, ++unit.sequence, unit.acks[0].acked(), unit.acks[0].acked_beyond(), {}};
-  events_.at(now_ + report_delay_ns(), [this, header, loads = std::move(loads)]() mutable {
-    header.loads = loads;
-    decode_balancer_->report(header);
-  });
+  ++unit.sequence;
+  for (size_t i = 0; i < decode_balancers_.size(); ++i) {
+    LoadReport header{
+        unit.idx, unit.incarnation, unit.sequence, unit.acks[i].acked(), unit.acks[i].acked_beyond(), {}};
+    events_.at(now_ + report_delay_ns(), [this, i, header, loads]() mutable {
+      header.loads = loads;
+      decode_balancers_[i]->report(header);
+    });
+  }
 }
 
 }  // namespace fathom::sim

@@ -33,6 +33,7 @@ struct BlockSequence {
   DecodeLeg decode_leg;
   int peer_unit = -1;  // of the hand-over
   int peer_rank = -1;
+  uint64_t dispatch = 0;  // the decode balancer's number of it; 0: none yet
   bool write_fenced = false;
 };
 

@@ -11,6 +11,7 @@
 #include "sim/fleet_file.h"
 #include "sim/planner.h"
 #include "sim/test_profile.h"
+#include "sim/test_steady.h"
 
 namespace fathom::sim {
 namespace {
@@ -19,34 +20,6 @@ DayFiles published_day() {
   return parse_day_files("day_load.csv", read_file_for_test(source_path("data/day_load.csv")).value(),
                          "day_schedule.csv", read_file_for_test(source_path("data/day_schedule.csv")).value())
       .value();
-}
-
-// One decode unit and its prefill at the day's busiest rate, for 24 parts of an hour without a pause.
-DayFiles steady_day() {
-  std::array<double, 24> flat;
-  flat.fill(1);
-  return {DayLoad(flat), DaySchedule({{0, 18 + 16, {1, 4}}}), 0, 0};
-}
-
-FleetOptions steady_options() {
-  FleetOptions options;
-  options.fraction = 0.02;
-  options.requests_per_day = 168e6 * 0.0553 * 24 / 9;
-  options.kv_limit = false;
-  return options;
-}
-
-FleetCell run_steady(FleetOptions options) {
-  const FleetResult result = run_day(test_profile("h800-day"), ModelShape{}, steady_day(), options, {});
-  FleetCell warm;  // the first third is the ramp
-  for (int h = 8; h < 24; ++h) warm.merge(result.metrics.hour(h));
-  return warm;
-}
-
-double speed(const FleetCell& c) { return c.tokens_x_speed / c.tokens; }
-double kv_ratio(const FleetCell& c) { return c.kv_ratio_sum / static_cast<double>(c.balanced_steps); }
-double requests_ratio(const FleetCell& c) {
-  return c.requests_ratio_sum / static_cast<double>(c.balanced_steps);
 }
 
 TEST(PublishedDay, ATenthOfEachHour) {
@@ -97,35 +70,6 @@ TEST(PublishedDay, SameSeedSameBytesOtherSeedOtherBytes) {
   // The bytes themselves: another compiler, C library or machine must give the same. Changes with anything
   // that changes a result or a word of the report.
   EXPECT_EQ(fmt::format("{:016x}", hash_bytes(first)), "a670347207029496");
-}
-
-TEST(Balancing, PoliciesOrderAsMeasured) {
-  const auto run = [](DecodePolicy policy) {
-    FleetOptions options = steady_options();
-    options.decode_policy = policy;
-    const FleetCell cell = run_steady(options);
-    std::printf("%-16s KV max/mean %.3f  requests max/mean %.3f  %.2f tok/s\n",
-                std::string(decode_policy_name(policy)).c_str(), kv_ratio(cell), requests_ratio(cell),
-                speed(cell));
-    return cell;
-  };
-  const FleetCell random = run(DecodePolicy::kRandom);
-  const FleetCell in_turn = run(DecodePolicy::kRoundRobin);
-  const FleetCell fewest = run(DecodePolicy::kLeastRequests);
-  const FleetCell p2c = run(DecodePolicy::kP2cKv);
-  const FleetCell capped = run(DecodePolicy::kKvCapped);
-  EXPECT_LT(speed(random), speed(in_turn));
-  EXPECT_LT(speed(in_turn), speed(fewest));
-  EXPECT_LT(speed(fewest), speed(p2c));
-  EXPECT_LT(speed(p2c), speed(capped));
-  EXPECT_GT(kv_ratio(random), kv_ratio(fewest));
-  EXPECT_GT(kv_ratio(fewest), kv_ratio(capped) + 0.1);
-  EXPECT_GT(requests_ratio(p2c), requests_ratio(capped));
-  const FleetCell ours = run(DecodePolicy::kFathom);
-  EXPECT_GT(speed(ours), speed(capped));
-  FleetOptions perfect = steady_options();
-  perfect.perfect_decode_balance = true;
-  EXPECT_GT(speed(run_steady(perfect)), speed(ours));
 }
 
 // Over five seeds at the published peak: ours decodes no slower than kv-capped, and the ranks of a saturated
