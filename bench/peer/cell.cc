@@ -141,7 +141,8 @@ class Bench {
     options.max_tokens_per_rank = max_batch;
     decode_executor_.emplace(ForwardGroup::create(model, storage_, options).value());
     const auto only_rank = [](std::span<const RankLoad>, const RankLoad&) { return 0; };
-    prefill_.emplace(*prefill_executor_, cache_, static_cast<int32_t>(kAccount), only_rank);
+    const PrefillCost cost = rank_costs_of(model.config(), options.deterministic).prefill;
+    prefill_.emplace(*prefill_executor_, cache_, static_cast<int32_t>(kAccount), cost);
     decode_.emplace(*decode_executor_, cache_, static_cast<int32_t>(kAccount), only_rank);
   }
 
