@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/quantize.h"
 #include "kernels/weight_tile.h"
 
 namespace fathom {
@@ -116,6 +117,36 @@ void store_tile(WeightFormat format, const WeightTile& tile, std::byte* out) {
   }
 }
 
+float* panel_scales(const PackedWeight& w, int64_t panel) {
+  return reinterpret_cast<float*>(w.data + panel_scales_at(w.n, w.k)) + panel * ceil_div(w.k, kScaleBlock);
+}
+
+// Quantises to FP8 block by block of 128 rows, which share a scale; a range may begin or end inside one.
+void pack_as_fp8(const PackedWeight& w, int64_t first_row, int64_t num_rows, const WeightSource& source,
+                 int64_t source_row) {
+  const int64_t bytes = panel_bytes(w.format, w.k);
+  Fp8E4m3 codes[kScaleBlock][kScaleBlock];
+  WeightTile tile;
+  for (int64_t block = source_row / kScaleBlock * kScaleBlock; block < source_row + num_rows;
+       block += kScaleBlock) {
+    const int64_t begin = std::max(block, source_row);
+    const int64_t end = std::min(block + kScaleBlock, source_row + num_rows);
+    for (int64_t k = 0; k < w.k; k += kScaleBlock) {
+      const float scale = quantize_fp8_block(source, block, k, codes[0], kScaleBlock);
+      tile.cols = std::min(kScaleBlock, w.k - k);
+      for (int64_t row = begin; row < end; row += kLinearTileN) {
+        const int64_t panel = (first_row + row - source_row) / kLinearTileN;
+        tile.rows = std::min(kLinearTileN, end - row);
+        std::memset(tile.fp8, 0, sizeof(tile.fp8));
+        for (int64_t r = 0; r < tile.rows; ++r)
+          std::memcpy(tile.fp8[r], codes[row - block + r], static_cast<size_t>(tile.cols));
+        store_tile(w.format, tile, w.data + panel * bytes + panel_offset(w.format, k));
+        panel_scales(w, panel)[k / kScaleBlock] = scale;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int64_t panel_bytes(WeightFormat format, int64_t k) {
@@ -151,6 +182,8 @@ template int64_t panels_packed_bytes<WeightFormat::kInt4>(int64_t, int64_t);
 
 void pack_panels(const PackedWeight& w, int64_t first_row, int64_t num_rows, const WeightSource& source,
                  int64_t source_row) {
+  if (w.format == WeightFormat::kFp8 && source.dtype != DType::kFp8E4m3)
+    return pack_as_fp8(w, first_row, num_rows, source, source_row);
   const int64_t bytes = panel_bytes(w.format, w.k);
   WeightTile tile;
   for (int64_t done = 0; done < num_rows; done += kLinearTileN) {
@@ -159,10 +192,7 @@ void pack_panels(const PackedWeight& w, int64_t first_row, int64_t num_rows, con
     for (int64_t k = 0; k < w.k; k += kScaleBlock) {
       load_weight_tile(w.format, source, source_row + done, rows, k, tile);
       store_tile(w.format, tile, w.data + panel * bytes + panel_offset(w.format, k));
-      if (w.format == WeightFormat::kFp8) {
-        auto* scales = reinterpret_cast<float*>(w.data + panel_scales_at(w.n, w.k));
-        scales[panel * ceil_div(w.k, kScaleBlock) + k / kScaleBlock] = tile.scales[0];
-      }
+      if (w.format == WeightFormat::kFp8) panel_scales(w, panel)[k / kScaleBlock] = tile.scales[0];
     }
   }
 }

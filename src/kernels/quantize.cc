@@ -95,16 +95,41 @@ void quantize_int4_block(float* x, int64_t count, uint8_t* codes, F16* scales) {
   active_kernels().quantize_int4_groups(x, groups, codes, scales);
 }
 
+namespace {
+
+// Takes a row into the largest magnitude of its block.
+void raise_to_row(const float* x, int64_t count, float& amax) {
+  const float row_max = active_kernels().max_magnitude(x, count);
+  if (!(row_max <= amax)) amax = row_max;
+}
+
+float fp8_scale(float amax) { return amax != 0 ? amax / kFp8E4m3Max : 1.0f; }
+
+}  // namespace
+
 float fp8_block_scale(const WeightSource& source, int64_t row, int64_t k) {
   const int64_t rows = std::min(kScaleBlock, source.n - row), count = std::min(kScaleBlock, source.k - k);
   float x[kScaleBlock];
   float amax = 0;
   for (int64_t r = 0; r < rows; ++r) {
     dequantize_weight(source, row + r, k, count, x);
-    const float row_max = active_kernels().max_magnitude(x, count);
-    if (!(row_max <= amax)) amax = row_max;
+    raise_to_row(x, count, amax);
   }
-  return amax != 0 ? amax / kFp8E4m3Max : 1.0f;
+  return fp8_scale(amax);
+}
+
+float quantize_fp8_block(const WeightSource& source, int64_t row, int64_t k, Fp8E4m3* codes, int64_t stride) {
+  const int64_t rows = std::min(kScaleBlock, source.n - row), count = std::min(kScaleBlock, source.k - k);
+  float block[kScaleBlock][kScaleBlock];
+  float amax = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    dequantize_weight(source, row + r, k, count, block[r]);
+    raise_to_row(block[r], count, amax);
+  }
+  const float scale = fp8_scale(amax);
+  for (int64_t r = 0; r < rows; ++r)
+    active_kernels().divide_to_fp8(block[r], count, scale, codes + r * stride);
+  return scale;
 }
 
 void quantize_weight_int8(const WeightSource& source, int64_t first_row, int64_t num_rows, int8_t* codes,
@@ -139,16 +164,9 @@ void quantize_weight_fp8(const WeightSource& source, int64_t first_row, int64_t 
                          float* scales) {
   CHECK(first_row % kScaleBlock == 0);
   CHECK(num_rows % kScaleBlock == 0 || first_row + num_rows == source.n);
-  const int64_t scale_cols = ceil_div(source.k, kScaleBlock);
-  float x[kScaleBlock];
-  for (int64_t r = 0; r < num_rows; ++r) {
-    float* row_scales = scales + r / kScaleBlock * scale_cols;
-    for (int64_t k = 0; k < source.k; k += kScaleBlock) {
-      if (r % kScaleBlock == 0) row_scales[k / kScaleBlock] = fp8_block_scale(source, first_row + r, k);
-      const int64_t count = std::min(kScaleBlock, source.k - k);
-      dequantize_weight(source, first_row + r, k, count, x);
-      active_kernels().divide_to_fp8(x, count, row_scales[k / kScaleBlock], codes + r * source.k + k);
-    }
+  for (int64_t r = 0; r < num_rows; r += kScaleBlock) {
+    for (int64_t k = 0; k < source.k; k += kScaleBlock)
+      *scales++ = quantize_fp8_block(source, first_row + r, k, codes + r * source.k + k, source.k);
   }
 }
 

@@ -32,11 +32,12 @@ void quantize_weight_int4(const WeightSource& source, int64_t first_row, int64_t
 void quantize_weight_fp8(const WeightSource& source, int64_t first_row, int64_t num_rows, Fp8E4m3* codes,
                          float* scales);
 
-// The same rules for one stretch of up to 128 of K (x may be overwritten behind count), and the scale of the
-// FP8 block of 128 × 128 that starts at (row, k).
+// The same rules for one stretch of up to 128 of K (x may be overwritten behind count), and for the FP8 block
+// of 128 × 128 (less at the edges) that starts at (row, k): its scale, and with it its codes, row by row.
 void quantize_int8_block(const float* x, int64_t count, int8_t* codes, float* scale);
 void quantize_int4_block(float* x, int64_t count, uint8_t* codes, F16* scales);
 float fp8_block_scale(const WeightSource& source, int64_t row, int64_t k);
+float quantize_fp8_block(const WeightSource& source, int64_t row, int64_t k, Fp8E4m3* codes, int64_t stride);
 
 // Elements [k_begin, k_begin + count) of one row as F32, whatever the dtype (INT4: k_begin a multiple of 32).
 void dequantize_weight(const WeightSource& source, int64_t row, int64_t k_begin, int64_t count, float* out);

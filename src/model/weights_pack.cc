@@ -8,7 +8,7 @@
 namespace fathom {
 namespace {
 
-// pack_rows gives the same, but quantises a block of 128 rows anew for every tile of 32.
+// pack_rows gives the same, but the reference layout quantises a block of 128 rows anew for every tile of 32.
 void pack_as_fp8(const PackedWeight& w, const WeightSource& source, int64_t begin, int64_t end) {
   const int64_t rows = end - begin;
   std::vector<Fp8E4m3> codes(static_cast<size_t>(rows * source.k));
