@@ -89,7 +89,7 @@ void run_core(benchmark::State& state, const Place& place, const Report& report)
       report(of, ++sequence, last[of]);
     }
   };
-  for (int i = 0; i < 20'000; ++i) decide();  // buffers reach their sizes
+  for (int i = 0; i < 200'000; ++i) decide();  // buffers reach their sizes
   placed = refused = 0;
   const int64_t before = num_allocations;
   for (auto _ : state) decide();

@@ -361,6 +361,9 @@ TEST(KvAdmission, admits_what_fits_and_reserves_no_more_than_growth) {
       EXPECT_TRUE(fits) << "empty_rank_admits, seed " << seed;
     }
     const int64_t reserve = limited.reserve_tokens(after);
+    if (rank.requests > 0) {
+      EXPECT_EQ(fits, after.tokens + reserve <= 100'000) << "seed " << seed;
+    }
     EXPECT_GE(reserve, 0);
     const double spread = std::sqrt(std::log(1000) / static_cast<double>(after.requests));
     EXPECT_LE(static_cast<double>(reserve), static_cast<double>(after.cost) * (1 + spread) + 1)

@@ -4,6 +4,7 @@
 // climbs, to n m exp(k / m - 1).
 #include "balance/kv_admission.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/det_math.h"
@@ -30,6 +31,7 @@ KvAdmission::KvAdmission(const KvAdmissionOptions& options)
     const double ratio = i * kRatioStep;
     decay_[i] = ratio > 1 ? decay_root(ratio) : 0;
   }
+  for (int n = 0; n < kCountsMax; ++n) spread_[n] = std::sqrt(log_inverse_ / std::max(1, n));
 }
 
 int64_t KvAdmission::reserve_tokens(const RankLoad& load) const {
@@ -55,7 +57,14 @@ bool KvAdmission::admits(const RankLoad& rank, const RankLoad& request) const {
   if (rank.requests == 0 && rank.tokens == 0) return request.tokens <= options_.capacity_tokens;
   RankLoad after = rank;
   after += request;
-  return after.tokens + reserve_tokens(after) <= options_.capacity_tokens;
+  const int64_t room = options_.capacity_tokens - after.tokens;
+  if (room < 0) return false;
+  // Where requests hold more than they will generate there is no climb, and the spread bounds the reserve.
+  // Most ranks have that much room, and are spared the rest.
+  const double spread = spread_[std::min<int64_t>(after.requests, kCountsMax - 1)];
+  if (after.tokens >= after.cost && spread * static_cast<double>(after.cost) <= static_cast<double>(room))
+    return true;
+  return reserve_tokens(after) <= room;
 }
 
 }  // namespace fathom

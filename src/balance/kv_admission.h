@@ -41,6 +41,7 @@ class KvAdmission {
 
  private:
   static constexpr int kTableSize = 64;
+  static constexpr int kCountsMax = 256;
   static constexpr double kRatioStep = 0.125;
 
   KvAdmissionOptions options_;
@@ -48,6 +49,8 @@ class KvAdmission {
   // Decay rate of the excess times the mean remaining length, by (KV per request / mean remaining length) in
   // steps.
   std::array<double, kTableSize> decay_;
+  // Of a rank's growth, by its requests, what their spread takes at most; falls with the count.
+  std::array<double, kCountsMax> spread_;
 };
 
 }  // namespace fathom
