@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "cli/autoscale_flags.h"
 #include "cli/commands.h"
 #include "cli/sim_files.h"
 #include "sim/autoscale_replay.h"
@@ -19,7 +20,6 @@ namespace {
 
 constexpr int kExitNoPlan = 3;
 constexpr double kReplaySecondsMax = 31 * 86400;
-constexpr double kUnitSecondsMax = 86400;
 constexpr double kAnyTtft = 1e12, kAnySpeed = 1e-12;  // objectives that bind nothing
 
 struct PlanArgs {
@@ -36,6 +36,7 @@ struct PlanArgs {
   double replay_no_nodes_s = 0;
   bool replay_tied = false;
   sim::UnitTimes replay_times;
+  AutoscaleRules replay_rules;
   std::optional<double> hit_share;  // the trace's, or the published day's, unless given
   std::string decode = "kv-capped";
   std::optional<double> kv_imbalance, requests_imbalance;  // the decode policy's unless given
@@ -63,6 +64,7 @@ Status use_trace(const PlanArgs& args, sim::PlanInput& input) {
   const std::string file = find_data_file(args.trace);
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const sim::Trace trace, sim::parse_trace(file, text));
+  tell_doubt(trace);
   const sim::TraceStats stats = sim::trace_stats(trace);
   input.requests_per_day = stats.requests_per_s * 86400;
   input.input_tokens_mean = stats.input_mean;
@@ -108,17 +110,35 @@ Status fit_measurements(const PlanArgs& args, sim::PlanInput& input, const sim::
   return ok_status();
 }
 
+void print_totals(const sim::HardwareProfile& hw, const sim::AutoscaleReplay& replay) {
+  const FleetHours& hours = replay.hours;
+  std::printf(
+      "%d decisions, %d changes; %.1f node-hours, %.1f draining, %.1f freed of the budget; at most %d "
+      "nodes\n",
+      replay.decisions, hours.num_changes, hours.node_hours, hours.drain_node_hours, hours.freed_node_hours,
+      hours.nodes_max);
+  const double paid_hours = hours.node_hours + hours.drain_node_hours;
+  std::printf("cost %.0f USD at %g USD per GPU hour, drains included\n",
+              paid_hours * hw.gpus_per_node * hw.price_usd_per_gpu_hour, hw.price_usd_per_gpu_hour);
+  for (int k = kNumUnitKinds - 1; k >= 0; --k) {
+    std::printf("longest %s queue %.0f s of the serving units' work, %.0f tokens left at the end\n",
+                std::string(unit_kind_name(static_cast<UnitKind>(k))).c_str(), replay.queue_s_max[k],
+                replay.queue_tokens_end[k]);
+  }
+}
+
 // What the autoscaler would have done with this plan's units under a trace's load.
 Status dry_run(const PlanArgs& args, const sim::PlanInput& input, const sim::PlanResult& plan) {
   const std::string file = find_data_file(args.replay);
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const sim::Trace trace, sim::parse_trace(file, text));
+  tell_doubt(trace);
   const double span_s = static_cast<double>(trace.requests.back().arrival_us) / 1e6;
   if (span_s > kReplaySecondsMax) {
     return invalid_argument("--replay: {}: {:.1f} days, a dry run takes at most {:.0f}", file, span_s / 86400,
                             kReplaySecondsMax / 86400);
   }
-  AutoscaleOptions options = sim::autoscale_options_of(input, plan, args.replay_times);
+  AutoscaleOptions options = sim::autoscale_options_of(input, plan, args.replay_times, args.replay_rules);
   if (options.budget_nodes < options.unit[0].nodes + options.unit[1].nodes) {
     return invalid_argument("--nodes-max: {} nodes hold no prefill and decode unit", options.budget_nodes);
   }
@@ -138,18 +158,11 @@ Status dry_run(const PlanArgs& args, const sim::PlanInput& input, const sim::Pla
       "%.0f computed tokens/s, budget %d nodes\n",
       args.replay.c_str(), args.replay_rate, options.unit[1].nodes, options.unit[1].tokens_per_s,
       options.unit[0].nodes, options.unit[0].tokens_per_s, options.budget_nodes);
+  std::printf("starts with %d decode and %d prefill units, sized for the trace's first minutes\n",
+              replay.initial.decode, replay.initial.prefill);
   for (const std::string& line : replay.lines) std::printf("%s\n", line.c_str());
-  std::printf(
-      "%d decisions, %d changes; %.1f node-hours, %.1f draining, %.1f freed of the budget; at most %d "
-      "nodes\n",
-      replay.decisions, replay.hours.num_changes, replay.hours.node_hours, replay.hours.drain_node_hours,
-      replay.hours.freed_node_hours, replay.hours.nodes_max);
+  print_totals(input.hw, replay);
   return ok_status();
-}
-
-Status check_range(const char* option, double value, double min, double max) {
-  if (value >= min && value <= max) return ok_status();
-  return invalid_argument("{}: {} is outside {}..{}", option, value, min, max);
 }
 
 // Everything the command line says, read and checked; what is read later depends on the plan.
@@ -161,18 +174,13 @@ Status read_inputs(const PlanArgs& args, sim::PlanInput& input) {
   }
   RETURN_IF_ERROR(check_range("--replay-rate", args.replay_rate, 1e-6, 1e9));
   RETURN_IF_ERROR(check_range("--replay-no-nodes", args.replay_no_nodes_s, 0, kReplaySecondsMax));
-  RETURN_IF_ERROR(check_range("--unit-start", args.replay_times.start_s, 0, kUnitSecondsMax));
-  RETURN_IF_ERROR(check_range("--decode-drain", args.replay_times.decode_drain_s, 0, kUnitSecondsMax));
-  RETURN_IF_ERROR(check_range("--prefill-drain", args.replay_times.prefill_drain_s, 0, kUnitSecondsMax));
+  RETURN_IF_ERROR(check_autoscale_flags(args.replay_rules, args.replay_times));
   ASSIGN_OR_RETURN(const sim::RankImbalance imbalance,
                    imbalance_of(args.decode, args.kv_imbalance, args.requests_imbalance));
   input.kv_imbalance = imbalance.kv, input.requests_imbalance = imbalance.requests;
   ASSIGN_OR_RETURN(input.model, shape_of(args.model));
   ASSIGN_OR_RETURN(input.hw, sim::load_profile(find_data_file(args.profile), read_text_file));
-  if (args.price) {
-    RETURN_IF_ERROR(check_range("--price", *args.price, 0, 1e6));
-    RETURN_IF_ERROR(sim::set_profile_constant(input.hw, "hardware.price_usd_per_gpu_hour", *args.price));
-  }
+  RETURN_IF_ERROR(set_price(args.price, input.hw));
   if (!args.trace.empty()) RETURN_IF_ERROR(use_trace(args, input));
   input.hit_share = args.hit_share.value_or(input.hit_share);
   if (!args.day_load.empty()) RETURN_IF_ERROR(use_shape(args, input));
@@ -312,12 +320,8 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
       ->add_option("--replay-no-nodes", args->replay_no_nodes_s, "Seconds in which no started unit comes up")
       ->needs(replay)
       ->capture_default_str();
-  const auto of_replay = [&](const char* name, double& value, const char* help) {
-    command->add_option(name, value, help)->needs(replay)->capture_default_str();
-  };
-  of_replay("--unit-start", args->replay_times.start_s, "Seconds from asking for a unit's nodes to serving");
-  of_replay("--decode-drain", args->replay_times.decode_drain_s, "Seconds a decode unit takes to drain");
-  of_replay("--prefill-drain", args->replay_times.prefill_drain_s, "The same of a prefill unit");
+  for (CLI::Option* option : add_autoscale_flags(*command, args->replay_rules, args->replay_times))
+    option->needs(replay);
   command
       ->add_flag("--tied", args->replay_tied,
                  "Dry-run decode and prefill together, one unit and three, above two")

@@ -17,6 +17,7 @@ namespace fathom::cli {
 namespace {
 
 constexpr double kRedrawSeconds = 0.2;
+constexpr double kPriceUsdMax = 1e6;  // per GPU hour
 
 double now_s() { return to_seconds(SystemClock().now().time_since_epoch()); }
 
@@ -62,6 +63,17 @@ Result<sim::RankImbalance> imbalance_of(const std::string& decode_policy, const 
   }
   out.kv = kv.value_or(out.kv), out.requests = requests.value_or(out.requests);
   return out;
+}
+
+Status check_range(const char* option, double value, double min, double max) {
+  if (value >= min && value <= max) return ok_status();
+  return invalid_argument("{}: {} is outside {}..{}", option, value, min, max);
+}
+
+Status set_price(const std::optional<double>& price, sim::HardwareProfile& hw) {
+  if (!price) return ok_status();
+  RETURN_IF_ERROR(check_range("--price", *price, 0, kPriceUsdMax));
+  return sim::set_profile_constant(hw, "hardware.price_usd_per_gpu_hour", *price);
 }
 
 Status prepare_report_dir(const std::string& dir) {
@@ -116,6 +128,10 @@ CLI::Validator seed_number() {
         return whole ? "" : fmt::format("{} is not a whole number of 64 bits", text);
       },
       "");
+}
+
+void tell_doubt(const sim::Trace& trace) {
+  if (!trace.doubt.empty()) std::fprintf(stderr, "note: %s\n", printable(trace.doubt).c_str());
 }
 
 int report_error(const Status& status) {

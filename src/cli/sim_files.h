@@ -5,8 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "sim/profile.h"
 #include "sim/rank_imbalance.h"
 #include "sim/report.h"
+#include "sim/trace.h"
 
 namespace fathom::cli {
 
@@ -16,6 +18,9 @@ std::string find_data_file(const std::string& path);
 // What a decode policy's ranks come to, from data/decode_imbalance.csv; what is given stands.
 Result<sim::RankImbalance> imbalance_of(const std::string& decode_policy, const std::optional<double>& kv,
                                         const std::optional<double>& requests);
+Status check_range(const char* option, double value, double min, double max);
+// --price: USD per GPU hour in place of the profile's, where given.
+Status set_price(const std::optional<double>& price, sim::HardwareProfile& hw);
 // Makes DIR, so that one that cannot be written is known before the run and not after it. Empty: nothing to
 // do.
 Status prepare_report_dir(const std::string& dir);
@@ -40,6 +45,9 @@ class ProgressBar {
 
 // Refuses what is no whole number of 64 bits: CLI11 would wrap a negative one and clip one that is too large.
 CLI::Validator seed_number();
+
+// Prints "note: ..." where a trace's end may be torn.
+void tell_doubt(const sim::Trace& trace);
 
 // Prints "error: message" and gives the exit code for the status: 2 bad input, else 1.
 int report_error(const Status& status);

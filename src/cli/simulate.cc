@@ -92,24 +92,125 @@ Status day_faults(SimulateArgs& args, const sim::DayFiles& day, const sim::UnitC
   return sim::validate_faults(args.fleet.faults, units_max, args.fleet.shape);
 }
 
-// The same load under every other decode policy, the schedule's units serving: a line each in one chart.
-Status add_other_policies(const SimulateArgs& args, const sim::HardwareProfile& hw, const sim::DayFiles& day,
-                          uint64_t seed, sim::Report& report) {
+// What all days of one command have in common.
+struct DaySetting {
+  const SimulateArgs& args;
+  const sim::HardwareProfile& hw;
+  const sim::DayFiles& day;
+};
+
+struct RanDay {
+  sim::DayRun run;
+  sim::FleetResult result;
+};
+
+sim::DayInputs inputs_of(const SimulateArgs& args) {
+  const SimulateArgs usual;
+  sim::DayInputs inputs;
+  inputs.scale = args.scale;
+  inputs.other_load = args.load_file != usual.load_file;
+  inputs.other_fleet = !args.fleet_file.empty();
+  inputs.other_schedule = args.schedule_file != usual.schedule_file;
+  inputs.phi_given = args.phi.has_value();
+  return inputs;
+}
+
+// What the schedule's drains came to, where the run compared with is one of it.
+std::optional<double> measured_drains(const sim::Summary& other, const SimulateArgs& args,
+                                      const sim::DayRun& run) {
+  const auto is = [&](const char* fact, const std::string& value) {
+    const auto found = other.facts.find(fact);
+    return found != other.facts.end() && found->second == value;
+  };
+  const auto drains = other.figures.find("drain_node_hours");
+  const bool same = is("scale_policy", "schedule") &&
+                    is("fraction", fmt::format("{}", run.options.fraction)) &&
+                    is("fleet", sim::fleet_of(run.options)) &&
+                    other.facts.contains("schedule") == run.inputs.other_schedule;
+  if (args.compare_dir.empty() || !same || drains == other.figures.end()) return std::nullopt;
+  return drains->second;
+}
+
+// A day with the scaling that was asked for.
+Result<RanDay> run_one(const DaySetting& s, const sim::FleetOptions& options, const std::string& label) {
+  const sim::ModelShape model;
+  RanDay ran;
+  sim::DayRun& run = ran.run;
+  run.options = options;
+  run.inputs = inputs_of(s.args);
+  std::unique_ptr<sim::DayAutoscaler> autoscaler;
+  if (run.inputs.autoscaled()) {
+    ASSIGN_OR_RETURN(const AutoscaleOptions scaling,
+                     sim::autoscale_options(s.hw, model, run.options, s.args.autoscale));
+    run.options.scale_initial = sim::initial_units(s.day.schedule.units_at(0), scaling);
+    autoscaler = std::make_unique<sim::DayAutoscaler>(scaling, run.options, s.day.load,
+                                                      s.args.autoscale.knows_yesterday,
+                                                      run.options.scale_initial, s.day.start_hour);
+    run.budget_nodes = scaling.budget_nodes;
+    run.times = s.args.autoscale.times;
+    run.clairvoyant = sim::clairvoyant_day(s.day.load, scaling, run.options);
+    run.schedule_drain_node_hours = measured_drains(s.args.other, s.args, run);
+    run.options.scale = [&autoscaler](const sim::ScaleInput& in) { return autoscaler->decide(in); };
+    run.options.scale_interval_s = scaling.interval_s;
+    run.options.scale_units_max = {scaling.budget_nodes / scaling.unit[1].nodes,
+                                   scaling.budget_nodes / scaling.unit[0].nodes};
+  }
+  ProgressBar bar(label);
+  ran.result = sim::run_day(s.hw, model, s.day, run.options, [&](double done) { bar.update(done); });
+  if (autoscaler) {
+    run.scale_log = autoscaler->log();
+    run.whole_day_nodes_mean = autoscaler->nodes_mean();
+    run.options.scale = {};  // its autoscaler ends here
+  }
+  const auto steps = static_cast<double>(ran.result.metrics.total().rank_steps);
+  std::fprintf(stderr, "%s: %.1f s, %.1f M simulated ranks x steps per second\n", label.c_str(),
+               bar.elapsed_s(), steps / bar.elapsed_s() / 1e6);
+  return ran;
+}
+
+// One seed's day, and beside a fraction the half of it that tells what it adds. Faults have times of their
+// own, which half a part may not reach.
+Result<RanDay> run_seed(const DaySetting& s, uint64_t seed, bool with_half) {
+  sim::FleetOptions options = s.args.fleet;
+  options.seed = seed;
+  ASSIGN_OR_RETURN(RanDay ran, run_one(s, options, fmt::format("published day, seed {}", seed)));
+  if (!with_half || options.fraction >= 1 || !options.faults.empty()) return ran;
+  options.fraction /= 2;
+  ASSIGN_OR_RETURN(const RanDay half, run_one(s, options, "half the fraction"));
+  ran.run.half_fraction = half.result.metrics.total();
+  return ran;
+}
+
+// One policy on the schedule's units, for each seed.
+Result<sim::PolicyDay> run_policy(const DaySetting& s, const char* name, bool perfect) {
+  sim::PolicyDay out{perfect ? "perfect-balance" : name, {}, {}};
+  for (int i = 0; i < s.args.num_seeds; ++i) {
+    sim::FleetOptions options = s.args.fleet;
+    options.seed += static_cast<uint64_t>(i);
+    options.perfect_decode_balance = perfect;
+    ASSIGN_OR_RETURN(options.decode_policy, parse_decode_policy(name));
+    ProgressBar bar(fmt::format("published day, {}, seed {}", out.policy, options.seed));
+    sim::FleetResult result =
+        sim::run_day(s.hw, sim::ModelShape{}, s.day, options, [&](double done) { bar.update(done); });
+    out.totals.push_back(result.metrics.total());
+    if (i == 0) out.metrics = std::move(result.metrics);
+  }
+  return out;
+}
+
+// The same load under every decode policy, the schedule's units serving, and under their bound.
+Status add_policies(const DaySetting& s, sim::Report& report) {
   std::vector<sim::PolicyDay> days;
   for (const char* name : kDecodePolicies) {
-    sim::FleetOptions options = args.fleet;
-    options.seed = seed;
-    ASSIGN_OR_RETURN(options.decode_policy, parse_decode_policy(name));
-    ProgressBar bar(fmt::format("published day, {}", name));
-    const sim::FleetResult result =
-        sim::run_day(hw, sim::ModelShape{}, day, options, [&](double done) { bar.update(done); });
-    days.push_back({name, result.metrics});
+    ASSIGN_OR_RETURN(sim::PolicyDay day, run_policy(s, name, false));
+    days.push_back(std::move(day));
   }
-  sim::add_policy_comparison(report, days);
+  ASSIGN_OR_RETURN(const sim::PolicyDay perfect, run_policy(s, s.args.decode.c_str(), true));
+  sim::add_policy_comparison(report, days, perfect);
   return ok_status();
 }
 
-Status run_published_day(SimulateArgs& args) {
+Status check_day_options(SimulateArgs& args) {
   RETURN_IF_ERROR(check_range("--fraction", args.fleet.fraction, 0.002, 1));
   RETURN_IF_ERROR(check_range("--mtp-acceptance", args.fleet.mtp_acceptance, 0, 1));
   RETURN_IF_ERROR(check_range("--expert-imbalance", args.fleet.decode_expert_imbalance, 1, 10));
@@ -119,48 +220,25 @@ Status run_published_day(SimulateArgs& args) {
   RETURN_IF_ERROR(check_scale(args.scale));
   ASSIGN_OR_RETURN(args.fleet.decode_policy, parse_decode_policy(args.decode));
   ASSIGN_OR_RETURN(args.fleet.prefill_policy, parse_prefill_policy(args.prefill));
-  RETURN_IF_ERROR(read_scale_options(args));
+  return read_scale_options(args);
+}
+
+Status run_published_day(SimulateArgs& args) {
+  RETURN_IF_ERROR(check_day_options(args));
   ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
   ASSIGN_OR_RETURN(const sim::DayFiles day, day_of(args, hw));
   RETURN_IF_ERROR(day_faults(args, day, sim::units_max(day.schedule)));
   const sim::ModelShape model;
   RETURN_IF_ERROR(sim::validate_day_profile(hw, model, args.fleet));
   RETURN_IF_ERROR(prepare(args, "decode_phi", "a published day"));
+  const DaySetting setting{args, hw, day};
   std::vector<sim::Report> reports;
-  const uint64_t first_seed = args.fleet.seed;
   for (int i = 0; i < args.num_seeds; ++i) {
-    sim::DayRun run;
-    run.options = args.fleet;
-    run.options.seed = first_seed + static_cast<uint64_t>(i);
-    run.scale = args.scale;
-    run.other_fleet = !args.fleet_file.empty();
-    std::unique_ptr<sim::DayAutoscaler> autoscaler;
-    if (args.scale == "autoscale") {
-      ASSIGN_OR_RETURN(const AutoscaleOptions options,
-                       sim::autoscale_options(hw, model, run.options, args.autoscale));
-      run.options.scale_initial = sim::initial_units(day.schedule.units_at(0), options);
-      autoscaler =
-          std::make_unique<sim::DayAutoscaler>(options, run.options, day.load, args.autoscale.knows_yesterday,
-                                               run.options.scale_initial, day.start_hour);
-      run.autoscaled = true;
-      run.budget_nodes = options.budget_nodes;
-      run.clairvoyant = sim::clairvoyant_day(day.load, options, run.options);
-      run.options.scale = [&autoscaler](const sim::ScaleInput& in) { return autoscaler->decide(in); };
-      run.options.scale_interval_s = options.interval_s;
-      run.options.scale_units_max = {options.budget_nodes / options.unit[1].nodes,
-                                     options.budget_nodes / options.unit[0].nodes};
-    }
-    ProgressBar bar(fmt::format("published day, seed {}", run.options.seed));
-    const sim::FleetResult result =
-        sim::run_day(hw, model, day, run.options, [&](double done) { bar.update(done); });
-    if (autoscaler) run.scale_log = autoscaler->log();
-    reports.push_back(sim::day_report(hw, model, day, run, result));
-    const double steps = reports.back().find("simulated_decode_rank_steps")->value;
-    std::fprintf(stderr, "%.1f s, %.1f M simulated ranks x steps per second\n", bar.elapsed_s(),
-                 steps / bar.elapsed_s() / 1e6);
+    ASSIGN_OR_RETURN(const RanDay ran, run_seed(setting, args.fleet.seed + static_cast<uint64_t>(i), i == 0));
+    reports.push_back(sim::day_report(hw, model, day, ran.run, ran.result));
   }
   sim::Report& report = reports.front();
-  if (args.all_policies) RETURN_IF_ERROR(add_other_policies(args, hw, day, first_seed, report));
+  if (args.all_policies) RETURN_IF_ERROR(add_policies(setting, report));
   if (args.num_seeds > 1) sim::add_seed_spread(report, std::vector<sim::Report>(reports));
   return finish(report, args);
 }
@@ -188,7 +266,8 @@ void add_published_day(CLI::App& simulate, Outcome& outcome) {
                   "Prompts that may wait at a prefill rank; more are refused")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
-  day->add_flag("--all-policies", args->all_policies, "Also run every other decode policy, for the chart");
+  day->add_flag("--all-policies", args->all_policies,
+                "Also run every decode policy, and perfect balance, the bound: a table and a chart");
   day->add_option("--load", args->load_file, "Hourly load (CSV)")->capture_default_str();
   const CLI::Option* schedule =
       day->add_option("--schedule", args->schedule_file, "Node schedule (CSV)")->capture_default_str();

@@ -6,12 +6,12 @@
 #include <cmath>
 #include <cstdio>
 
+#include "cli/autoscale_flags.h"
 #include "sim/day_report.h"
 
 namespace fathom::cli {
 namespace {
 
-constexpr double kUnitSecondsMax = 86400;  // to come or to go
 constexpr const char* kFaultHelp =
     "KIND@HH:MM[:SS][,key=value...]: unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry, "
     "no-nodes; keys for, unit, rank, factor, phase";
@@ -97,9 +97,8 @@ void add_facts(const SimulateArgs& args, sim::Report& report) {
     add("kv_imbalance", args.autoscale.imbalance.kv, 0.0);
     add("requests_imbalance", args.autoscale.imbalance.requests, 0.0);
   }
-  add("unit_start_s", args.autoscale.times.start_s, plain.autoscale.times.start_s);
-  add("decode_drain_s", args.autoscale.times.decode_drain_s, plain.autoscale.times.decode_drain_s);
-  add("prefill_drain_s", args.autoscale.times.prefill_drain_s, plain.autoscale.times.prefill_drain_s);
+  for (auto& fact : autoscale_facts(args.autoscale.rules, args.autoscale.times))
+    report.facts.push_back(std::move(fact));
   add("slo_ttft_s", args.fleet.slo_ttft_s, plain.fleet.slo_ttft_s);
   add("slo_tokens_per_s_per_user", args.fleet.slo_tokens_per_s_per_user,
       plain.fleet.slo_tokens_per_s_per_user);
@@ -107,17 +106,13 @@ void add_facts(const SimulateArgs& args, sim::Report& report) {
 
 }  // namespace
 
-Status check_range(const char* option, double value, double min, double max) {
-  if (value >= min && value <= max) return ok_status();
-  return invalid_argument("{}: {} is outside {}..{}", option, value, min, max);
-}
-
 Result<sim::HardwareProfile> profile_of(const SimulateArgs& args) {
   ASSIGN_OR_RETURN(sim::HardwareProfile hw, sim::load_profile(find_data_file(args.profile), read_text_file));
   if (args.phi) {
     RETURN_IF_ERROR(check_range("--phi", *args.phi, 0.01, 100));
     RETURN_IF_ERROR(sim::set_profile_constant(hw, "residual.decode_phi", *args.phi));
   }
+  RETURN_IF_ERROR(set_price(args.price, hw));
   return hw;
 }
 
@@ -176,6 +171,7 @@ Status finish(sim::Report& report, const SimulateArgs& args) {
 
 void add_common_options(CLI::App& command, SimulateArgs& args) {
   command.add_option("--profile", args.profile, "Hardware profile (TOML)")->capture_default_str();
+  command.add_option("--price", args.price, "USD per GPU hour (default: the profile's)");
   command.add_option("--out", args.out_dir, "Directory for report.html, summary.json and CSV files");
   command.add_option("--compare", args.compare_dir, "Directory of another run, set beside this one");
   command.add_option("--seed", args.fleet.seed, "Seed of arrivals, lengths and random policies")
@@ -219,18 +215,14 @@ std::vector<const CLI::Option*> add_scale_options(CLI::App& command, SimulateArg
   };
   add("--unit-speed", scaling.speed_at_capacity, "Autoscale: tokens/s per user of a full decode unit");
   add("--unit-use", scaling.prefill_use_at_capacity, "Autoscale: use of a full prefill unit");
-  add("--unit-start", scaling.times.start_s, "Autoscale: seconds from asking for a unit's nodes to serving");
-  add("--decode-drain", scaling.times.decode_drain_s, "Autoscale: seconds a decode unit takes to drain");
-  add("--prefill-drain", scaling.times.prefill_drain_s, "Autoscale: the same of a prefill unit");
+  for (const CLI::Option* option : add_autoscale_flags(command, scaling.rules, scaling.times))
+    options.push_back(option);
   return options;
 }
 
 Status read_scale_options(SimulateArgs& args) {
   if (args.scale != "autoscale") return ok_status();
-  const sim::UnitTimes& times = args.autoscale.times;
-  RETURN_IF_ERROR(check_range("--unit-start", times.start_s, 0, kUnitSecondsMax));
-  RETURN_IF_ERROR(check_range("--decode-drain", times.decode_drain_s, 0, kUnitSecondsMax));
-  RETURN_IF_ERROR(check_range("--prefill-drain", times.prefill_drain_s, 0, kUnitSecondsMax));
+  RETURN_IF_ERROR(check_autoscale_flags(args.autoscale.rules, args.autoscale.times));
   ASSIGN_OR_RETURN(args.autoscale.imbalance,
                    imbalance_of(args.decode, args.kv_imbalance, args.requests_imbalance));
   RETURN_IF_ERROR(check_range("--kv-imbalance", args.autoscale.imbalance.kv, 1, 100));

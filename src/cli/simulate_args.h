@@ -25,7 +25,7 @@ struct SimulateArgs {
   std::string load_file = "data/day_load.csv";
   std::string schedule_file = "data/day_schedule.csv";
   bool schedule_given = false, budget_given = false;
-  std::optional<double> phi;                               // the profile's unless given
+  std::optional<double> phi, price;                        // the profile's unless given
   std::optional<double> kv_imbalance, requests_imbalance;  // the decode policy's unless given
   int num_seeds = 1;
   sim::FleetOptions fleet;
@@ -44,7 +44,6 @@ struct SimulateArgs {
 inline constexpr const char* kDecodePolicies[] = {"random", "round-robin", "least-requests",
                                                   "p2c-kv", "kv-capped",   "fathom"};
 
-Status check_range(const char* option, double value, double min, double max);
 // Of --scale: one of none, schedule, autoscale.
 Status check_scale(const std::string& scale);
 Result<sim::HardwareProfile> profile_of(const SimulateArgs& args);

@@ -20,6 +20,7 @@ double within_parts(double at_s, double fraction) {
   return hours * 3600 * fraction + std::min(at_s - hours * 3600, 3600 * fraction);
 }
 
+constexpr double kStoreTbMax = 1e6;
 constexpr double kRequestsMax = 2e6;  // made up for one replay, which is exact to the block
 
 Result<sim::BlockFleetOptions> replay_options(const SimulateArgs& args, const sim::HardwareProfile& hw,
@@ -148,6 +149,10 @@ std::vector<sim::ReplayRun> replay_runs(const sim::BlockFleetOptions& options, b
     for (const char* name : kDecodePolicies) {
       add(options.prefill_policy, parse_decode_policy(name).value());
     }
+    sim::ReplayRun bound{
+        fmt::format("{} / perfect-balance", prefill_policy_name(options.prefill_policy)), options, {}};
+    bound.options.perfect_decode_balance = true;
+    runs.push_back(std::move(bound));
   }
   return runs;
 }
@@ -228,6 +233,7 @@ Status run_replay(SimulateArgs& args, const std::function<sim::Trace(uint64_t se
   RETURN_IF_ERROR(check_range("--mtp-acceptance", args.block.mtp_acceptance, 0, 1));
   RETURN_IF_ERROR(check_range("--expert-imbalance", args.block.expert_imbalance, 1, 10));
   RETURN_IF_ERROR(check_range("--routers", args.block.num_routers, 1, 64));
+  RETURN_IF_ERROR(check_range("--kv-store-tb", args.block.store_tb, 0, kStoreTbMax));
   RETURN_IF_ERROR(read_scale_options(args));
   ASSIGN_OR_RETURN(const sim::HardwareProfile hw, profile_of(args));
   const uint64_t seed = args.fleet.seed;
@@ -261,6 +267,7 @@ Status run_trace(SimulateArgs& args) {
   const std::string file = find_data_file(args.trace_file);
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const sim::Trace trace, sim::parse_trace(file, text));
+  tell_doubt(trace);
   return run_replay(args, [&](uint64_t) { return trace; });
 }
 
@@ -302,6 +309,11 @@ void add_replay(CLI::App& command, const std::shared_ptr<SimulateArgs>& args_of,
   command.add_option("--expert-imbalance", args.block.expert_imbalance, "f_ep: busiest rank over mean")
       ->capture_default_str();
   command.add_option("--routers", args.block.num_routers, "Prefill routers side by side")
+      ->capture_default_str();
+  command
+      .add_option(
+          "--kv-store-tb", args.block.store_tb,
+          "External KV store that all prefill ranks read, TB on its disks; 0: ranks have their memory only")
       ->capture_default_str();
   command.add_flag("--all-policies", args.all_policies, "Also run every other policy, for the table");
   const std::vector<const CLI::Option*> of_autoscale = add_scale_options(command, args);

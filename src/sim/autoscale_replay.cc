@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "sim/day_autoscaler.h"
 
 namespace fathom::sim {
 namespace {
@@ -12,18 +13,82 @@ constexpr int kPrefill = static_cast<int>(UnitKind::kPrefill);
 constexpr int kDecode = static_cast<int>(UnitKind::kDecode);
 constexpr double kBudgetAbovePeak = 1.25;
 constexpr double kHistoryKeptSeconds = 2 * 86400;
+constexpr double kStartSeconds = 300;   // of the trace that its first units are sized for
+constexpr int kPiecesPerInterval = 60;  // in which queues grow and shrink
 
 std::string clock(double s) {
   const int seconds = static_cast<int>(s);
   return fmt::format("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
 }
 
-std::string line_of(double now_s, const AutoscaleDecision& d, const int (&before)[kNumUnitKinds]) {
-  return fmt::format(
-      "{}  decode {} -> {} ({}, {:.0f} tokens/s forecast)  prefill {} -> {} ({}, {:.0f})  {} nodes",
-      clock(now_s), before[kDecode], d.target[kDecode], scale_reason_name(d.reason[kDecode]),
-      d.forecast_tokens_per_s[kDecode], before[kPrefill], d.target[kPrefill],
-      scale_reason_name(d.reason[kPrefill]), d.forecast_tokens_per_s[kPrefill], d.nodes_in_use);
+double arrival_s(const TraceRequest& request) { return static_cast<double>(request.arrival_us) / 1e6; }
+
+// Tokens that a trace asks for, in the order of its arrivals.
+class TraceDemand {
+ public:
+  TraceDemand(const Trace& trace, const std::optional<double>& hit_share, double rate)
+      : trace_(trace), hit_share_(hit_share), rate_(rate) {
+    if (!hit_share) shared_ = shared_tokens(trace);
+  }
+  // Adds what arrives from the last call's time to this one.
+  void take_until(double time_s, double (&tokens)[kNumUnitKinds]) {
+    for (; next_ < trace_.requests.size() && arrival_s(trace_.requests[next_]) < time_s; ++next_) {
+      const TraceRequest& r = trace_.requests[next_];
+      const double input = r.input_tokens;
+      tokens[kPrefill] += rate_ * (hit_share_ ? input * (1 - *hit_share_) : input - shared_[next_]);
+      tokens[kDecode] += rate_ * r.output_tokens;
+    }
+  }
+
+ private:
+  const Trace& trace_;
+  const std::optional<double> hit_share_;
+  const double rate_;
+  std::vector<int32_t> shared_;
+  size_t next_ = 0;
+};
+
+// Work that waits, as a fluid: what arrives, less what the serving units do of it.
+class Queues {
+ public:
+  Queues(const AutoscaleOptions& options, AutoscaleReplay& out) : options_(options), out_(out) {}
+
+  void advance(double seconds, const double (&arrived)[kNumUnitKinds], const FleetLedger& ledger) {
+    for (int k = 0; k < kNumUnitKinds; ++k) {
+      const double can = capacity(k, ledger);
+      waits_[k] = std::max(0.0, waits_[k] + arrived[k] - can * seconds);
+      if (can > 0) out_.queue_s_max[k] = std::max(out_.queue_s_max[k], waits_[k] / can);
+      out_.queue_tokens_end[k] = waits_[k];
+    }
+  }
+  // Beyond what is in hand.
+  double backlog(int k, const FleetLedger& ledger) const {
+    return std::max(0.0, waits_[k] - capacity(k, ledger) * kInHandSeconds);
+  }
+  double seconds(int k, const FleetLedger& ledger) const {
+    const double can = capacity(k, ledger);
+    return can > 0 ? waits_[k] / can : 0;
+  }
+
+ private:
+  double capacity(int k, const FleetLedger& ledger) const {
+    return ledger.counts(static_cast<UnitKind>(k)).serving * options_.unit[k].tokens_per_s;
+  }
+
+  const AutoscaleOptions& options_;
+  AutoscaleReplay& out_;
+  double waits_[kNumUnitKinds] = {0, 0};
+};
+
+std::string line_of(double now_s, const AutoscaleDecision& d, const int (&before)[kNumUnitKinds],
+                    const double (&queued_s)[kNumUnitKinds]) {
+  const auto kind = [&](int k) {
+    const std::string queue = queued_s[k] >= 1 ? fmt::format("; {:.0f} s queued", queued_s[k]) : "";
+    return fmt::format("{} {} -> {} ({}, {:.0f} tokens/s forecast{})",
+                       unit_kind_name(static_cast<UnitKind>(k)), before[k], d.target[k],
+                       scale_reason_name(d.reason[k]), d.forecast_tokens_per_s[k], queue);
+  };
+  return fmt::format("{}  {}  {}  {} nodes", clock(now_s), kind(kDecode), kind(kPrefill), d.nodes_in_use);
 }
 
 bool worth_telling(const AutoscaleDecision& d, const int (&before)[kNumUnitKinds]) {
@@ -38,9 +103,10 @@ bool worth_telling(const AutoscaleDecision& d, const int (&before)[kNumUnitKinds
 
 }  // namespace
 
-AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& plan,
-                                      const UnitTimes& times) {
+AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& plan, const UnitTimes& times,
+                                      const AutoscaleRules& rules) {
   AutoscaleOptions options;
+  static_cast<AutoscaleRules&>(options) = rules;
   options.unit[kPrefill].nodes = plan.prefill.nodes;
   options.unit[kPrefill].tokens_per_s = plan.prefill.input_tokens_per_s * (1 - input.hit_share);
   options.unit[kPrefill].start_s = options.unit[kDecode].start_s = times.start_s;
@@ -54,46 +120,68 @@ AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& 
   return options;
 }
 
+UnitCounts units_for_the_start(const Trace& trace, const AutoscaleOptions& options,
+                               const std::optional<double>& hit_share, double rate) {
+  const double span_s = std::clamp(arrival_s(trace.requests.back()), options.interval_s, kStartSeconds);
+  double tokens[kNumUnitKinds] = {0, 0};
+  TraceDemand(trace, hit_share, rate).take_until(span_s, tokens);
+  int units[kNumUnitKinds];
+  for (int k = 0; k < kNumUnitKinds; ++k) {
+    const int wanted = units_for(tokens[k] / span_s, options.unit[k].tokens_per_s, options.headroom);
+    units[k] = std::clamp(wanted, std::max(1, options.units_min[k]), options.units_max[k]);
+  }
+  const int per_decode = options.tied_prefill_per_decode, base = options.tied_prefill_base;
+  if (per_decode == 0) return initial_units({units[kDecode], units[kPrefill]}, options);
+  int groups = std::max({1, units[kDecode], (units[kPrefill] - base + per_decode - 1) / per_decode});
+  const int group_nodes = options.unit[kDecode].nodes + per_decode * options.unit[kPrefill].nodes;
+  groups = std::min(groups, (options.budget_nodes - base * options.unit[kPrefill].nodes) / group_nodes);
+  return {std::max(1, groups), per_decode * std::max(1, groups) + base};
+}
+
 AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& options,
                                   const std::optional<double>& hit_share, double rate,
                                   double no_nodes_for_s) {
   const Status valid = validate_autoscale(options);
   CHECK_MSG(valid.ok(), valid.message());
   AutoscaleReplay out;
-  const int initial[kNumUnitKinds] = {1, 1};
-  FleetLedger ledger(options, initial, 0);
+  out.initial = units_for_the_start(trace, options, hit_share, rate);
+  FleetLedger ledger(options, {out.initial.prefill, out.initial.decode}, 0);
+  TraceDemand demand(trace, hit_share, rate);
+  Queues queues(options, out);
   std::vector<LoadPoint> history;
-  const double end_s = static_cast<double>(trace.requests.back().arrival_us) / 1e6;
-  const std::vector<int32_t> shared = hit_share ? std::vector<int32_t>() : shared_tokens(trace);
-  size_t next = 0;
+  const double end_s = arrival_s(trace.requests.back());
   for (double now = options.interval_s; now <= end_s + options.interval_s; now += options.interval_s) {
     LoadPoint point;
     point.time_s = now;
-    for (; next < trace.requests.size() && static_cast<double>(trace.requests[next].arrival_us) / 1e6 < now;
-         ++next) {
-      const double input = trace.requests[next].input_tokens;
-      point.tokens_per_s[kPrefill] += hit_share ? input * (1 - *hit_share) : input - shared[next];
-      point.tokens_per_s[kDecode] += trace.requests[next].output_tokens;
+    const double piece_s = options.interval_s / kPiecesPerInterval;
+    for (int i = kPiecesPerInterval - 1; i >= 0; --i) {
+      const double until_s = now - i * piece_s;
+      double arrived[kNumUnitKinds] = {0, 0};
+      demand.take_until(until_s, arrived);
+      ledger.set_starts_blocked(until_s < no_nodes_for_s);
+      ledger.advance(until_s);
+      queues.advance(piece_s, arrived, ledger);
+      for (int k = 0; k < kNumUnitKinds; ++k) point.tokens_per_s[k] += arrived[k] / options.interval_s;
     }
-    for (double& tokens : point.tokens_per_s) tokens *= rate / options.interval_s;
     history.push_back(point);
     // Decisions look a day back.
     const auto is_old = [&](const LoadPoint& p) { return p.time_s < now - kHistoryKeptSeconds; };
     if (is_old(history[history.size() / 2])) std::erase_if(history, is_old);
-    ledger.set_starts_blocked(now < no_nodes_for_s);
-    ledger.advance(now);
     AutoscaleSnapshot snapshot;
     snapshot.now_s = now;
     snapshot.history = history;
     int before[kNumUnitKinds];
+    double queued_s[kNumUnitKinds];
     for (int k = 0; k < kNumUnitKinds; ++k) {
       snapshot.units[k] = ledger.counts(static_cast<UnitKind>(k));
       snapshot.tokens_per_s[k] = point.tokens_per_s[k];
+      snapshot.backlog_tokens[k] = queues.backlog(k, ledger);
       before[k] = snapshot.units[k].target();
+      queued_s[k] = queues.seconds(k, ledger);
     }
     const AutoscaleDecision decision = autoscale(snapshot, options);
     ++out.decisions;
-    if (worth_telling(decision, before)) out.lines.push_back(line_of(now, decision, before));
+    if (worth_telling(decision, before)) out.lines.push_back(line_of(now, decision, before, queued_s));
     ledger.apply(decision);
   }
   out.hours = ledger.hours();

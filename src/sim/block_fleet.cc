@@ -69,6 +69,7 @@ BlockFleet::BlockFleet(const HardwareProfile& hw, const ModelShape& model, const
   result_.decode_dispatches.resize(static_cast<size_t>(options.decode_units));
   result_.prefill_tokens.resize(static_cast<size_t>(options.prefill_units * options.prefill_ranks));
   make_units();
+  make_store();
   make_balancers();
 }
 
@@ -155,6 +156,18 @@ void BlockFleet::make_balancers() {
   }
 }
 
+void BlockFleet::make_store() {
+  if (options_.store_tb <= 0) return;
+  const double block_bytes = model_.kv_bytes_per_token() * kBlockTokens;
+  BlockStoreOptions store;
+  store.blocks_max = std::max<int64_t>(1, static_cast<int64_t>(options_.store_tb * 1e12 / block_bytes));
+  store.num_nodes = options_.prefill_units * nodes_per_unit();
+  store.ns_per_block = block_bytes / hw_.kv_read_gb_per_s_per_node;
+  store.latency_ns = static_cast<int64_t>(hw_.kv_read_latency_ms * 1e6);
+  store_ = std::make_unique<BlockStore>(store);
+  cost_.load_ns_per_token = store.ns_per_block / kBlockTokens / model_.layers;
+}
+
 Unit& BlockFleet::prefill_unit(int u) { return units_[static_cast<size_t>(u)]; }
 
 Unit& BlockFleet::decode_unit(int u) { return units_[static_cast<size_t>(options_.prefill_units + u)]; }
@@ -228,7 +241,8 @@ void BlockFleet::route(int id) {
   if (request.ended()) return;
   const size_t router_idx = router_of(id);
   const int64_t tokens = request.prompt_tokens + request.sent_tokens;
-  const auto placed = routers_[router_idx]->route(tokens, request.block_hashes, 0);
+  const int stored = store_ ? store_->num_held(request.block_hashes) : 0;
+  const auto placed = routers_[router_idx]->route(tokens, request.block_hashes, stored);
   if (!placed) {  // no unit accepts: try again until the deadline
     request.phase = Phase::kUnrouted;
     events_.at(now_ + kRetryNs, [this, id, epoch = request.epoch] {
@@ -255,10 +269,40 @@ void BlockFleet::route(int id) {
   sequence->left_tokens = request.output_tokens - request.sent_tokens;
   sequence->keys = request.keys;
   sequence->prefill_leg = PrefillLeg(request.epoch);
+  if (store_) begin_read(*sequence, to);
   unit.ranks[static_cast<size_t>(to.rank)].add(std::move(sequence));
   // What the rank is going to hold, so that other routers' prompts with this prefix come here too.
   report_cache(unit, to.rank, request.block_hashes, true);
   wake(unit);
+}
+
+void BlockFleet::begin_read(BlockSequence& sequence, RankRef to) {
+  const Request& request = requests_[static_cast<size_t>(sequence.request)];
+  Unit& unit = prefill_unit(to.unit);
+  const int32_t held = unit.ranks[static_cast<size_t>(to.rank)].num_held(*sequence.keys);
+  const int32_t wanted =
+      std::min(store_->num_held(request.block_hashes), (sequence.num_tokens - 1) / kBlockTokens);
+  if (wanted <= held) return;
+  const int node = to.unit * nodes_per_unit() + to.rank / ranks_per_node();
+  const int64_t computing_ns = static_cast<int64_t>(
+      model_.layers * static_cast<double>(cost_.cost_ns(int64_t{wanted - held} * kBlockTokens,
+                                                        int64_t{held} * kBlockTokens)));
+  if (store_->read_end_ns(node, now_, wanted - held) - now_ >= computing_ns) {
+    ++result_.reads_left_out;
+    return;
+  }
+  const auto blocks = std::span<const uint64_t>(request.block_hashes)
+                          .subspan(static_cast<size_t>(held), static_cast<size_t>(wanted - held));
+  const int64_t end_ns = store_->read(node, now_, blocks);
+  result_.read_us.add(static_cast<uint64_t>((end_ns - now_) / 1000));
+  sequence.store_blocks = wanted;
+  sequence.loading = true;
+  events_.at(end_ns, [this, &unit, rank = to.rank, id = sequence.request, epoch = sequence.epoch,
+                      incarnation = unit.incarnation] {
+    if (unit.incarnation != incarnation) return;
+    unit.ranks[static_cast<size_t>(rank)].loaded(id, epoch);
+    wake(unit);
+  });
 }
 
 void BlockFleet::replay(int id) {
@@ -282,24 +326,24 @@ void BlockFleet::abort_where_it_runs(int id) {
   }
 }
 
-void BlockFleet::tokens_at_api(int id, uint32_t epoch, int32_t first, int32_t count, int unit, int rank,
-                               bool from_decode) {
+void BlockFleet::tokens_at_api(const NewTokens& tokens) {
+  const int id = tokens.request;
   Request& request = requests_[static_cast<size_t>(id)];
-  if (request.epoch != epoch || request.ended()) {
-    result_.stale_tokens += count;
-    if (from_decode) decode_event(unit, rank, id, epoch, HandoverEvent::kAbort);
+  if (request.epoch != tokens.epoch || request.ended()) {
+    result_.stale_tokens += tokens.count;
+    if (tokens.from_decode) decode_event(tokens.unit, tokens.rank, id, tokens.epoch, HandoverEvent::kAbort);
     return;
   }
-  if (first != request.sent_tokens) {
+  if (tokens.first != request.sent_tokens) {
     violation(fmt::format("{}: request {} got token {} after {}",
-                          first < request.sent_tokens ? "tokens_once" : "tokens_in_order", id, first,
-                          request.sent_tokens));
+                          tokens.first < request.sent_tokens ? "tokens_once" : "tokens_in_order", id,
+                          tokens.first, request.sent_tokens));
   }
   note_token(request);
   request.last_token_ns = now_;
-  request.sent_tokens += count;
-  result_.output_tokens += count;
-  if (from_decode) request.phase = Phase::kDecode;
+  request.sent_tokens += tokens.count;
+  result_.output_tokens += tokens.count;
+  if (tokens.from_decode) request.phase = Phase::kDecode;
   if (request.sent_tokens > request.output_tokens)
     violation(fmt::format("tokens_once: request {} got too many", id));
   if (request.sent_tokens >= request.output_tokens) {

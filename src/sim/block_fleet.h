@@ -57,8 +57,11 @@ struct BlockFleetOptions {
   int32_t prefill_blocks_per_rank = 0;  // 0: what the profile's memory holds
   int32_t decode_blocks_per_rank = 0;
   int32_t chunk_tokens = 16384;  // a rank's prefill budget
+  double store_tb = 0;           // of the external KV store that every prefill rank reads; 0: there is none
   PrefillPolicy prefill_policy = PrefillPolicy::kFathom;
   DecodePolicy decode_policy = DecodePolicy::kFathom;
+  // Decode steps as if KV and requests were spread evenly: the bound of every decode policy.
+  bool perfect_decode_balance = false;
   int num_routers = 1;  // side by side, each with its prefill and decode balancer, requests in turn
   double report_delay_ms = 50;
   double mtp_acceptance = 0.85;
@@ -91,6 +94,12 @@ struct BlockFleetResult {
   int64_t requests = 0, finished = 0, expired = 0;  // expired: told so at their deadline
   int64_t replays = 0, retractions = 0, refused_offers = 0, stale_tokens = 0;
   int64_t input_tokens = 0, cached_tokens = 0, output_tokens = 0;
+  // With a store: of cached_tokens those read from it, reads that computing would have beaten, what it holds
+  // at the end and had to drop, and how long a read took.
+  int64_t read_tokens = 0, reads_left_out = 0;
+  double store_tb_used = 0;
+  int64_t store_evicted_blocks = 0;
+  LogHistogram read_us;
   int64_t evicted_blocks = 0;          // of prefill ranks
   int64_t expected_cached_tokens = 0;  // of the same prompts as cached_tokens, what their router counted on
   double prefill_tokens_ratio = 1,

@@ -4,6 +4,7 @@
 // _scale.cc (which units serve), _metrics.cc (what is measured).
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <queue>
@@ -15,6 +16,7 @@
 #include "sim/active_faults.h"
 #include "sim/block_fleet.h"
 #include "sim/block_rank.h"
+#include "sim/block_store.h"
 #include "sim/overlap_times.h"
 
 namespace fathom::sim {
@@ -105,8 +107,11 @@ class BlockFleet {
   // set-up
 
   int32_t blocks_of(int32_t asked, int ranks) const;
+  int ranks_per_node() const { return std::max(1, static_cast<int>(hw_.gpus_per_node)); }
+  int nodes_per_unit() const { return (options_.prefill_ranks + ranks_per_node() - 1) / ranks_per_node(); }
   void make_units();
   void make_balancers();
+  void make_store();
   Unit& prefill_unit(int u);
   Unit& decode_unit(int u);
   BlockRank& rank_of(bool decode, int unit, int rank);
@@ -119,14 +124,24 @@ class BlockFleet {
   void admit(const TraceRequest& r, uint64_t unique);
   void deadline(int id);
   void route(int id);
+  // Asks the store for what of the prompt the rank's memory has not, where that is sooner there than
+  // computed.
+  void begin_read(BlockSequence& sequence, RankRef to);
   void replay(int id);
 
   // The api's cancel reaches both sides; whoever no longer has the request ignores it.
   void abort_where_it_runs(int id);
 
-  // Tokens of one step of one sequence reach the api. `first` is the position of the first of them.
-  void tokens_at_api(int id, uint32_t epoch, int32_t first, int32_t count, int unit, int rank,
-                     bool from_decode);
+  // Tokens of one step of one sequence, as they reach the api.
+  struct NewTokens {
+    int request = 0;
+    uint32_t epoch = 0;
+    int32_t first = 0;  // position of the first of them
+    int32_t count = 0;
+    int unit = 0, rank = 0;  // whose step it was
+    bool from_decode = false;
+  };
+  void tokens_at_api(const NewTokens& tokens);
 
   // prefill
 
@@ -254,6 +269,7 @@ class BlockFleet {
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<PrefillRouter>> routers_;
   std::vector<std::unique_ptr<DecodeBalancer>> decode_balancers_;  // one beside each router
+  std::unique_ptr<BlockStore> store_;  // null: none
   std::vector<Request> requests_;
   std::unordered_map<BlockKey, uint64_t, BlockKeyHash> hash_of_key_;  // what workers keep beside their blocks
   uint64_t next_age_ = 0;

@@ -36,6 +36,7 @@ void BlockFleet::note_computing(Request& request) {
 void BlockFleet::note_prompt(const Request& request, const BlockSequence& sequence) {
   if (sequence.epoch > 0) return;  // replays find their own blocks again
   result_.cached_tokens += sequence.num_cached;
+  result_.read_tokens += sequence.num_read;
   result_.expected_cached_tokens += request.expected_cached_tokens;
   FleetCell& c = cell();
   ++c.requests;
@@ -134,6 +135,11 @@ void BlockFleet::finish_metrics() {
       double{kBlockTokens} * blocks_of(options_.decode_blocks_per_rank, options_.decode_ranks);
   result_.last_arrival_s = static_cast<double>(last_arrival_ns_) / 1e9;
   result_.ended_s = static_cast<double>(now_) / 1e9;
+  if (store_) {
+    result_.store_tb_used =
+        static_cast<double>(store_->num_blocks()) * model_.kv_bytes_per_token() * kBlockTokens / 1e12;
+    result_.store_evicted_blocks = store_->num_evicted();
+  }
   const auto mean = [](double sum, int64_t count) {
     return count > 0 ? sum / static_cast<double>(count) : 1;
   };

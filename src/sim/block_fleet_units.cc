@@ -58,11 +58,12 @@ void BlockFleet::prompt_done(Unit& unit, int rank, const BlockRank::Chunk& chunk
       std::span(request.block_hashes)
           .first(std::min(static_cast<size_t>(sequence.published), request.block_hashes.size()));
   report_cache(unit, rank, {published.begin(), published.end()}, true);
+  if (store_) store_->put(published);
   sequence.stage = SequenceStage::kHandover;
   const int32_t position = sequence.prompt_tokens - request.prompt_tokens;
   --sequence.left_tokens;
   events_.at(now_ + kToApiNs, [this, chunk, position, u = unit.idx, rank] {
-    tokens_at_api(chunk.request, chunk.epoch, position, 1, u, rank, false);
+    tokens_at_api({chunk.request, chunk.epoch, position, 1, u, rank, false});
   });
   if (sequence.left_tokens == 0) {
     unit.ranks[static_cast<size_t>(rank)].erase(chunk.request, chunk.epoch);
@@ -166,7 +167,10 @@ void BlockFleet::begin_decode_step(Unit& unit) {
   for (const Stepping& s : retracted) retract_from_decode(unit, s);
   report_decode(unit);
   if (stepping.empty()) return;
-  load.requests_mean = static_cast<double>(stepping.size()) / static_cast<double>(unit.ranks.size());
+  const auto num_ranks = static_cast<double>(unit.ranks.size());
+  load.requests_mean = static_cast<double>(stepping.size()) / num_ranks;
+  if (options_.perfect_decode_balance)
+    load.requests_max = load.requests_mean, load.kv_tokens_max = work.kv_sum / num_ranks;
   unit.stepping = true;
   const SteadyLayer layer = decode_layer(decode_stages(hw_, model_, decode_shape_, load),
                                          decode_stages(hw_, model_, decode_shape_, load, false));
@@ -205,7 +209,7 @@ void BlockFleet::end_decode_step(Unit& unit, const std::vector<Stepping>& steppi
                                                                                              : 1;
     for (int i = 0; i < times; ++i) {
       events_.at(now_ + kToApiNs, [this, at, first, got, u = unit.idx] {
-        tokens_at_api(at.request, at.epoch, first, got, u, at.rank, true);
+        tokens_at_api({at.request, at.epoch, first, got, u, at.rank, true});
       });
     }
     if (s->left_tokens == 0)

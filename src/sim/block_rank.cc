@@ -10,6 +10,12 @@ constexpr int32_t kSequencesMax = 4096;
 
 int32_t blocks_for(int32_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 
+auto find_in(std::vector<std::unique_ptr<BlockSequence>>& list, int request, uint32_t epoch) {
+  return std::find_if(list.begin(), list.end(), [&](const auto& sequence) {
+    return sequence->request == request && sequence->epoch == epoch;
+  });
+}
+
 }  // namespace
 
 BlockRank::BlockRank(int32_t num_blocks, int32_t chunk_tokens, int64_t budget_ns)
@@ -19,22 +25,36 @@ BlockRank::BlockRank(int32_t num_blocks, int32_t chunk_tokens, int64_t budget_ns
       writer_(num_blocks, -1) {}
 
 BlockSequence& BlockRank::add(std::unique_ptr<BlockSequence> sequence) {
+  if (sequence->loading) return *loading_.emplace_back(std::move(sequence));
   const auto at = std::upper_bound(sequences_.begin(), sequences_.end(), sequence->age,
                                    [](uint64_t age, const auto& other) { return age < other->age; });
   return **sequences_.insert(at, std::move(sequence));
 }
 
+void BlockRank::loaded(int request, uint32_t epoch) {
+  const auto found = find_in(loading_, request, epoch);
+  if (found == loading_.end()) return;  // aborted meanwhile
+  std::unique_ptr<BlockSequence> sequence = std::move(*found);
+  loading_.erase(found);
+  sequence->loading = false;
+  add(std::move(sequence));
+}
+
 BlockSequence* BlockRank::find(int request, uint32_t epoch) {
-  for (const auto& sequence : sequences_) {
-    if (sequence->request == request && sequence->epoch == epoch) return sequence.get();
+  for (auto* const list : {&sequences_, &loading_}) {
+    const auto found = find_in(*list, request, epoch);
+    if (found != list->end()) return found->get();
   }
   return nullptr;
 }
 
 void BlockRank::erase(int request, uint32_t epoch) {
-  const auto found = std::find_if(sequences_.begin(), sequences_.end(), [&](const auto& sequence) {
-    return sequence->request == request && sequence->epoch == epoch;
-  });
+  const auto loading = find_in(loading_, request, epoch);
+  if (loading != loading_.end()) {
+    loading_.erase(loading);
+    return;
+  }
+  const auto found = find_in(sequences_, request, epoch);
   CHECK(found != sequences_.end());
   release_blocks(**found);
   sequences_.erase(found);
@@ -43,6 +63,7 @@ void BlockRank::erase(int request, uint32_t epoch) {
 void BlockRank::clear() {
   for (const auto& sequence : sequences_) release_blocks(*sequence);
   sequences_.clear();
+  loading_.clear();
   cache_.flush();
 }
 
@@ -96,7 +117,21 @@ void BlockRank::start(BlockSequence& sequence) {
   // At least the last token is computed: it gives the first answer token.
   const int32_t blocks_max = std::min(sequence.keys->size(), (sequence.num_tokens - 1) / kBlockTokens);
   sequence.published = cache_.extend_match(*sequence.keys, blocks_max, kAccount, sequence.blocks);
+  // What the store was asked for and the memory has not got meanwhile. Without room for it, it is computed.
+  const int32_t read = std::min(sequence.store_blocks, blocks_max) - sequence.published;
+  if (read > 0 && reserve(sequence, read)) {
+    publish_up_to(sequence, sequence.published + read);
+    sequence.num_read = read * kBlockTokens;
+  }
   sequence.num_stored = sequence.num_cached = sequence.published * kBlockTokens;
+}
+
+void BlockRank::publish_up_to(BlockSequence& sequence, int32_t num_blocks) {
+  while (sequence.published < num_blocks) {
+    set_writer(sequence.blocks[static_cast<size_t>(sequence.published)], -1);
+    cache_.publish(*sequence.keys, sequence.published, kAccount, sequence.blocks);
+    ++sequence.published;
+  }
 }
 
 RankLoad BlockRank::plan_prefill_step(const PrefillCost& cost, std::vector<Chunk>& chunks) {
@@ -133,12 +168,7 @@ bool BlockRank::finish_chunk(const Chunk& chunk) {
   BlockSequence* sequence = find(chunk.request, chunk.epoch);
   if (sequence == nullptr || sequence->stage != SequenceStage::kPrefill) return false;  // aborted meanwhile
   sequence->num_stored += chunk.tokens;
-  const int32_t whole = std::min(sequence->num_stored / kBlockTokens, sequence->keys->size());
-  while (sequence->published < whole) {
-    set_writer(sequence->blocks[static_cast<size_t>(sequence->published)], -1);
-    cache_.publish(*sequence->keys, sequence->published, kAccount, sequence->blocks);
-    ++sequence->published;
-  }
+  publish_up_to(*sequence, std::min(sequence->num_stored / kBlockTokens, sequence->keys->size()));
   return sequence->num_stored == sequence->num_tokens;
 }
 
@@ -148,6 +178,11 @@ RankLoad BlockRank::prefill_load(const PrefillCost& cost) const {
     if (sequence->stage != SequenceStage::kQueued && sequence->stage != SequenceStage::kPrefill) continue;
     const int64_t left = sequence->num_tokens - sequence->num_stored;
     load += {1, left, cost.cost_ns(left, sequence->num_stored)};
+  }
+  for (const auto& sequence : loading_) {
+    const int64_t read = int64_t{sequence->store_blocks} * kBlockTokens;
+    const int64_t left = std::max<int64_t>(1, sequence->num_tokens - read);
+    load += {1, left, cost.cost_ns(left, read)};
   }
   return load;
 }

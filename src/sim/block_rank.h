@@ -24,7 +24,11 @@ struct BlockSequence {
   int32_t prompt_tokens = 0;  // at the start of this epoch: what prefill computes
   int32_t num_tokens = 0;     // prompt and generated
   int32_t num_stored = 0;
-  int32_t num_cached = 0;   // of these, found in the cache
+  int32_t num_cached = 0;  // of these, found in the cache or the store
+  int32_t num_read = 0;    // and of those, in the store
+  // Its first so many blocks are being read from the external store, or were.
+  int32_t store_blocks = 0;
+  bool loading = false;
   int32_t left_tokens = 0;  // still to generate
   int32_t published = 0;    // whole blocks others may share
   std::vector<BlockId> blocks;
@@ -42,11 +46,12 @@ class BlockRank {
   // A forward takes up to chunk_tokens, and no more than budget_ns of work per layer.
   BlockRank(int32_t num_blocks, int32_t chunk_tokens, int64_t budget_ns);
 
-  // Sequences live here until erase().
+  // Sequences live here until erase(). One that is loading takes part from loaded() on.
   BlockSequence& add(std::unique_ptr<BlockSequence> sequence);
+  void loaded(int request, uint32_t epoch);
   BlockSequence* find(int request, uint32_t epoch);
   void erase(int request, uint32_t epoch);
-  size_t num_sequences() const { return sequences_.size(); }
+  size_t num_sequences() const { return sequences_.size() + loading_.size(); }
   const std::vector<std::unique_ptr<BlockSequence>>& sequences() const { return sequences_; }
   void clear();  // the machine is gone
 
@@ -89,6 +94,7 @@ class BlockRank {
   static constexpr KvAccount kAccount{1};
   PlanSnapshot snapshot() const;
   void start(BlockSequence& sequence);
+  void publish_up_to(BlockSequence& sequence, int32_t num_blocks);
   bool reserve(BlockSequence& sequence, int32_t count);
   void set_writer(BlockId block, int request);
 
@@ -96,6 +102,7 @@ class BlockRank {
   const int32_t chunk_tokens_;
   const int64_t budget_ns_;
   std::vector<std::unique_ptr<BlockSequence>> sequences_;  // oldest first
+  std::vector<std::unique_ptr<BlockSequence>> loading_;    // holding no blocks
   std::vector<int> writer_;                                // by block, -1: nobody
   GrowthEstimate growth_;
   std::string violation_;

@@ -208,5 +208,41 @@ TEST(CostModel, StepSensitivitiesAtBatch96) {
   EXPECT_NEAR(change(no_host, unit, load, true), -3.9, 0.5);
 }
 
+// The CPU profile against the engine's own int8 cells of model M on two threads (docs/performance.md): decode
+// of so many requests at a context, and prefill of a prompt in the steps that the server cuts it into.
+TEST(CostModel, TheCpuProfileIsItsEngines) {
+  const HardwareProfile hw = test_profile("cpu-2core");
+  ModelShape m;
+  m.hidden = 2048, m.heads = 16, m.layers = 6, m.dense_layers = 1, m.mtp_layers = 0, m.vocab = 32768;
+  m.experts = 64, m.experts_per_token = 6, m.shared_experts = 2;
+  m.moe_intermediate = 1408, m.dense_intermediate = 10944;
+  const DecodeUnitShape decode{1, m.experts, 1, 1, false};
+  double squares = 0;
+  const struct {
+    double requests, context, tokens_per_s;
+  } kDecode[] = {{1, 128, 60.1},  {4, 128, 107},   {16, 128, 194}, {64, 128, 407},
+                 {1, 2048, 43.0}, {16, 2048, 143}, {64, 2048, 259}};
+  for (const auto& cell : kDecode) {
+    const DecodeLoad load{cell.requests, cell.requests, cell.requests * (cell.context + 0.5)};
+    const double error =
+        percent(decode_step_us(hw, m, decode, load), cell.requests / cell.tokens_per_s * 1e6);
+    std::printf("decode of %2.0f at %4.0f: %+5.1f %%\n", cell.requests, cell.context, error);
+    EXPECT_LT(std::abs(error), 20) << cell.requests << " at " << cell.context;
+    squares += error * error;
+  }
+  EXPECT_LT(std::sqrt(squares / std::size(kDecode)), 12);
+  const auto prefill_us = [&](std::initializer_list<double> steps) {
+    double us = 0, done = 0;
+    for (const double tokens : steps) {
+      const LayerCost cost = fit_prefill_cost(hw, m, {1, m.experts, 1, done / tokens, done + tokens / 2});
+      us += prefill_forward_us(hw, m, cost, cost.rank_us(tokens, tokens * (done + tokens / 2)), tokens);
+      done += tokens;
+    }
+    return us;
+  };
+  EXPECT_NEAR(percent(prefill_us({512}), 512 / 571.0 * 1e6), 0, 5);
+  EXPECT_NEAR(percent(prefill_us({683, 683, 682}), 2048 / 494.0 * 1e6), 0, 5);
+}
+
 }  // namespace
 }  // namespace fathom::sim

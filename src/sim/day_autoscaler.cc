@@ -13,8 +13,6 @@ namespace {
 constexpr int kPrefill = static_cast<int>(UnitKind::kPrefill);
 constexpr int kDecode = static_cast<int>(UnitKind::kDecode);
 constexpr double kHistoryStep_s = 300;
-// What serving units work off in so long is in hand: busy prefill ranks always have a forward or two queued.
-constexpr double kInHand_s = 5;
 
 // Of a request in decode, over its steps.
 double kv_per_request(const LengthOptions& lengths) {
@@ -158,7 +156,7 @@ void DayAutoscaler::step(double now_s, const double (&tokens_per_s)[kNumUnitKind
   for (int k = 0; k < kNumUnitKinds; ++k) {
     snapshot.tokens_per_s[k] = point.tokens_per_s[k] = tokens_per_s[k];
     snapshot.units[k] = ledger_.counts(static_cast<UnitKind>(k));
-    const double in_hand = serving(k) * options_.unit[k].tokens_per_s * kInHand_s;
+    const double in_hand = serving(k) * options_.unit[k].tokens_per_s * kInHandSeconds;
     snapshot.backlog_tokens[k] = std::max(0.0, queued_tokens_[k] - (k == kPrefill ? in_hand : 0));
   }
   history_.push_back(point);

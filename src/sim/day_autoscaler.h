@@ -53,6 +53,8 @@ class DayAutoscaler {
   ScaleOutput decide(const ScaleInput& in);
   // One line per decision that changed something: when, what and why.
   const std::vector<std::string>& log() const { return log_; }
+  // Serving and starting, over all decisions so far.
+  double nodes_mean() const { return last_s_ > 0 ? ledger_.hours().node_hours * 3600 / last_s_ : 0; }
 
  private:
   void step(double now_s, const double (&tokens_per_s)[kNumUnitKinds], bool starts_blocked,

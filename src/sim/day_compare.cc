@@ -10,6 +10,7 @@ namespace {
 
 constexpr const char* kSpeedChart = "Speed of whole requests";
 constexpr const char* kSpeedSeries = "token-weighted";
+constexpr const char* kGainOver = "kv-capped";  // the best of the policies known before
 
 const Series& speed_of(const Report& run) {
   for (const Chart& chart : run.charts) {
@@ -57,6 +58,36 @@ Chart speed_spread(const std::vector<Report>& runs) {
   return chart;
 }
 
+// Mean, least and most over seeds.
+struct Spread {
+  double sum = 0, least = 1e300, most = -1e300;
+  int count = 0;
+  void add(double value) {
+    sum += value, ++count;
+    least = std::min(least, value), most = std::max(most, value);
+  }
+  double mean() const { return sum / count; }
+};
+
+struct PolicySums {
+  Spread speed, kv_ratio, requests_ratio, waits, ttft_p99_s;
+};
+
+// Where no step was full enough to tell.
+double or_zero(double value) { return std::isnan(value) ? 0 : value; }
+
+PolicySums sums_of(const PolicyDay& day) {
+  PolicySums sums;
+  for (const FleetCell& total : day.totals) {
+    sums.speed.add(total.tokens > 0 ? total.tokens_x_speed / total.tokens : 0);
+    sums.kv_ratio.add(or_zero(kv_max_over_mean(total)));
+    sums.requests_ratio.add(or_zero(requests_max_over_mean(total)));
+    sums.waits.add(static_cast<double>(total.admission_waits));
+    sums.ttft_p99_s.add(total.ttft_ms.percentile(0.99) / 1e3);
+  }
+  return sums;
+}
+
 }  // namespace
 
 void add_seed_spread(Report& report, const std::vector<Report>& runs) {
@@ -82,31 +113,61 @@ void add_seed_spread(Report& report, const std::vector<Report>& runs) {
   report.tables.push_back(std::move(table));
 }
 
-void add_policy_comparison(Report& report, const std::vector<PolicyDay>& days) {
+void add_policy_comparison(Report& report, const std::vector<PolicyDay>& days, const PolicyDay& perfect) {
+  const auto base =
+      std::find_if(days.begin(), days.end(), [](const PolicyDay& day) { return day.policy == kGainOver; });
+  CHECK_MSG(base != days.end(), "no day to count gains from");
+  const double base_speed = sums_of(*base).speed.mean();
   std::vector<Series> kv;
-  Table table{"Decode balancers on this load",
-              "The same arrivals and units; means over the day.",
-              {"policy", "tokens/s per user", "KV max/mean", "requests max/mean", "waits for KV room",
-               "first token p99, s"},
-              {}};
-  for (const PolicyDay& day : days) {
-    kv.push_back(cell_series(day.metrics, 1.0 / kCellsPerHour, day.policy, kv_max_over_mean));
-    const FleetCell total = day.metrics.total();
-    const double kv_ratio = kv_max_over_mean(total), requests_ratio = requests_max_over_mean(total);
-    const double speed = total.tokens > 0 ? total.tokens_x_speed / total.tokens : 0;
-    table.rows.push_back({day.policy, fmt::format("{:.2f}", speed), fmt::format("{:.3f}", kv_ratio),
-                          fmt::format("{:.3f}", requests_ratio),
-                          pretty_number(static_cast<double>(total.admission_waits)),
-                          fmt::format("{:.2f}", total.ttft_ms.percentile(0.99) / 1e3)});
+  Table table{
+      "Decode balancers on this load",
+      fmt::format("The same arrivals over {} seeds, the schedule's units; means over the days. The last "
+                  "row is a bound: the same steps with KV and requests spread evenly.",
+                  days.front().totals.size()),
+      {"policy", "tokens/s per user", "least", "most", fmt::format("gain over {}", kGainOver), "KV max/mean",
+       "requests max/mean", "waits for KV room", "first token p99, s"},
+      {}};
+  std::string csv =
+      "policy,decode_tokens_per_s_per_user,decode_tokens_per_s_per_user_least,decode_tokens_per_s_per_user_"
+      "most,decode_speed_gain_percent,kv_max_over_mean,requests_max_over_mean,decode_admission_waits,ttft_s_"
+      "p99\n";
+  const auto add = [&](const PolicyDay& day, bool bound) {
+    const PolicySums s = sums_of(day);
+    const double gain = 100 * (s.speed.mean() / base_speed - 1);
+    // The bound's steps are charged as if there were no spread.
+    const double kv_ratio = bound ? 1 : s.kv_ratio.mean(), requests = bound ? 1 : s.requests_ratio.mean();
+    table.rows.push_back({day.policy, fmt::format("{:.2f}", s.speed.mean()),
+                          fmt::format("{:.2f}", s.speed.least), fmt::format("{:.2f}", s.speed.most),
+                          fmt::format("{:+.1f} %", gain + 0.0), fmt::format("{:.3f}", kv_ratio),
+                          fmt::format("{:.3f}", requests), pretty_number(s.waits.mean()),
+                          fmt::format("{:.2f}", s.ttft_p99_s.mean())});
+    csv += fmt::format("{},{},{},{},{},{},{},{},{}\n", day.policy, s.speed.mean(), s.speed.least,
+                       s.speed.most, gain, kv_ratio, requests, s.waits.mean(), s.ttft_p99_s.mean());
     std::string name = day.policy;
     std::replace(name.begin(), name.end(), '-', '_');
-    report.figures.push_back(
-        {fmt::format("decode_tokens_per_s_per_user_{}", name), speed, Origin::kPrediction, {}, ""});
-    report.figures.push_back(
-        {fmt::format("kv_max_over_mean_{}", name), kv_ratio, Origin::kPrediction, {}, ""});
+    const std::string note = bound ? "a bound: KV and requests spread evenly" : "";
+    report.figures.push_back({fmt::format("decode_tokens_per_s_per_user_{}", name),
+                              s.speed.mean(),
+                              Origin::kPrediction,
+                              {},
+                              note});
+    report.figures.push_back({fmt::format("decode_speed_gain_percent_{}", name),
+                              gain,
+                              Origin::kPrediction,
+                              {},
+                              fmt::format("over {}{}{}", kGainOver, bound ? "; " : "", note)});
+    if (!bound)
+      report.figures.push_back(
+          {fmt::format("kv_max_over_mean_{}", name), kv_ratio, Origin::kPrediction, {}, ""});
+  };
+  for (const PolicyDay& day : days) {
+    kv.push_back(cell_series(day.metrics, 1.0 / kCellsPerHour, day.policy, kv_max_over_mean));
+    add(day, false);
   }
+  add(perfect, true);
   report.charts.push_back(kv_by_balancer(std::move(kv), report.charts.front()));
   report.tables.push_back(std::move(table));
+  report.csv_files.push_back({"policies.csv", std::move(csv)});
 }
 
 }  // namespace fathom::sim

@@ -53,6 +53,7 @@ struct LengthOptions {
   double continuation_hit = 0.85;
   double other_hit = 0.09;
   int block_tokens = 64;  // hits are whole blocks
+  bool operator==(const LengthOptions&) const = default;
 };
 
 struct RequestShape {

@@ -164,6 +164,7 @@ Report plan_report(const PlanStory& story) {
                   {"profile", story.input.hw.name},
                   {"profile_kind", story.input.hw.kind},
                   {"profile_hash", story.input.hw.hash},
+                  {"price_usd_per_gpu_hour", fmt::format("{}", story.input.hw.price_usd_per_gpu_hour)},
                   {"binding_constraint", first_bindings(story.binding)}};
   for (const PlanFigure& figure : plan_figures()) {
     report.figures.push_back({figure.name, figure.value(story.plan), Origin::kPrediction, {}, ""});

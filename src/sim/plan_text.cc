@@ -24,11 +24,12 @@ std::string node_hours_anew(const MovedPlan& moved) {
   return kNothingFits;
 }
 
-std::string units_line(const char* phase, int units, int nodes, int ranks, int slots, int redundant,
-                       double imbalance) {
+// Of a DecodeUnitPlan or PrefillUnitPlan.
+template <typename UnitPlan>
+std::string units_line(const char* phase, int units, const UnitPlan& unit) {
   return fmt::format(
       "{:<8} {} units of {} nodes ({} ranks), {} expert slots, {} redundant, expert max/mean {:.2f}\n", phase,
-      units, nodes, ranks, slots, redundant, imbalance);
+      units, unit.nodes, unit.ranks, unit.slots, unit.redundant, unit.expert_imbalance);
 }
 
 std::string units_text(const PlanResult& plan) {
@@ -39,10 +40,7 @@ std::string units_text(const PlanResult& plan) {
   }
   const int decode_nodes = plan.peak_decode_units * d.nodes,
             prefill_nodes = plan.peak_prefill_units * p.nodes;
-  return units_line("decode", plan.peak_decode_units, d.nodes, d.ranks, d.slots, d.redundant,
-                    d.expert_imbalance) +
-         units_line("prefill", plan.peak_prefill_units, p.nodes, p.ranks, p.slots, p.redundant,
-                    p.expert_imbalance) +
+  return units_line("decode", plan.peak_decode_units, d) + units_line("prefill", plan.peak_prefill_units, p) +
          fmt::format("split    {} decode + {} prefill nodes at the peak, {:.2f} : 1\n", decode_nodes,
                      prefill_nodes, 1.0 * decode_nodes / prefill_nodes);
 }

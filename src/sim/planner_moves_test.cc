@@ -176,7 +176,10 @@ TEST(Moves, EveryInputReachesTheModel) {
   PlanInput one_node = published_layout();  // decode that never leaves a node
   one_node.hw = test_profile("h200");
   one_node.decode_nodes = 1;
-  for (const PlanInput& in : {starved, full, wired, one_node}) movers.merge(move(in, spreads).movers());
+  PlanInput at_once = published_layout();  // prompts wait for nothing but the store
+  at_once.ttft_p99_forwards = 1;
+  for (const PlanInput& in : {starved, full, wired, one_node, at_once})
+    movers.merge(move(in, spreads).movers());
   movers.merge(move(at_the_gain_of_a_slot(spreads), spreads).movers());
   for (const Sensitivity& s : published().all) EXPECT_EQ(movers.count(s.input), 1u) << s.input;
 }

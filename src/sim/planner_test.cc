@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "sim/autoscale_replay.h"
+#include "sim/day_autoscaler.h"
 #include "sim/model_file.h"
 #include "sim/plan_report.h"
 #include "sim/test_plan.h"
@@ -233,6 +234,58 @@ TEST(Planner, DryRunOfTheAutoscalerFollowsARampWithinItsBudget) {
   };
   EXPECT_TRUE(says(scale_reason_name(ScaleReason::kStartTimedOut)));
   EXPECT_GT(starved.hours.num_changes, 4);  // the blockade over, the fleet follows the load
+}
+
+// One request a second that asks for so many units' work of both kinds.
+Trace steps_of(const AutoscaleOptions& options,
+               std::initializer_list<std::pair<int, double>> seconds_and_units) {
+  Trace trace{"steps", 512, {}};
+  int64_t now_us = 0;
+  for (const auto& [seconds, units] : seconds_and_units) {
+    for (int s = 0; s < seconds; ++s, now_us += 1'000'000) {
+      const auto tokens = [&](int kind) {
+        return static_cast<int32_t>(units * options.unit[kind].tokens_per_s);
+      };
+      trace.requests.push_back({now_us, tokens(0), tokens(1), {}});
+    }
+  }
+  return trace;
+}
+
+TEST(Planner, DryRunStartsWithWhatTheFirstMinutesNeed) {
+  const PlanInput in = published_layout();
+  AutoscaleOptions options = autoscale_options_of(in, *make_plan(in).plan);
+  const Trace trace = steps_of(options, {{1200, 4.4}});
+  const AutoscaleReplay replay = replay_autoscaler(trace, options, 0.0, 1);
+  EXPECT_EQ(replay.initial, (sim::UnitCounts{5, 5}));
+  EXPECT_EQ(replay.hours.num_changes, 0) << replay.lines.front();
+  EXPECT_LT(replay.queue_s_max[0], 2);
+  options.budget_nodes = 3 * 18 + 3 * 4;
+  const sim::UnitCounts fewer = units_for_the_start(trace, options, 0.0, 1);
+  EXPECT_LE(fewer.decode * 18 + fewer.prefill * 4, options.budget_nodes);
+  options.budget_nodes = 278;
+  ASSERT_TRUE(tie_as_published(options).ok());
+  EXPECT_EQ(units_for_the_start(trace, options, 0.0, 1), (sim::UnitCounts{5, 17}));
+  EXPECT_EQ(units_for_the_start(trace, options, 0.0, 10), (sim::UnitCounts{9, 29}));  // the budget's
+}
+
+// What waits is demand: a crowd that the arrivals' rate no longer tells of still gets its units.
+TEST(Planner, DryRunSeesItsQueue) {
+  const PlanInput in = published_layout();
+  AutoscaleOptions options = autoscale_options_of(in, *make_plan(in).plan);
+  const Trace trace = steps_of(options, {{1800, 1.8}, {240, 8}, {3600, 1.8}});
+  const AutoscaleReplay seeing = replay_autoscaler(trace, options, 0.0, 1);
+  EXPECT_EQ(seeing.initial, (sim::UnitCounts{2, 2}));
+  EXPECT_GT(seeing.queue_s_max[1], 60);
+  EXPECT_EQ(seeing.queue_tokens_end[1], 0);
+  EXPECT_NE(
+      std::find_if(seeing.lines.begin(), seeing.lines.end(),
+                   [](const std::string& line) { return line.find(" s queued)") != std::string::npos; }),
+      seeing.lines.end());
+  options.catch_up_s = 1e9;  // as if nothing waited
+  const AutoscaleReplay blind = replay_autoscaler(trace, options, 0.0, 1);
+  EXPECT_GT(seeing.hours.nodes_max, blind.hours.nodes_max);
+  EXPECT_LE(seeing.hours.nodes_max, options.budget_nodes);
 }
 
 TEST(Planner, HoursCarryTheClockOfTheLoadFile) {

@@ -88,10 +88,17 @@ double context_per_token(const PlanInput& in) {
   return in.input_tokens_mean * (1 + in.input_cv2) * (1 - (1 - in.hit_share) / 2);
 }
 
-// Tokens to compute of a prompt longer than 99 % of them.
+// A prompt longer than 99 % of them.
 double long_prompt_tokens(const PlanInput& in) {
   const double sigma2 = det_log(1 + in.input_cv2);
-  return (1 - in.hit_share) * in.input_tokens_mean * det_exp(kNormalP99 * std::sqrt(sigma2) - sigma2 / 2);
+  return in.input_tokens_mean * det_exp(kNormalP99 * std::sqrt(sigma2) - sigma2 / 2);
+}
+
+// Reading what such a prompt finds in the store, over a node's link.
+double long_read_s(const PlanInput& in) {
+  if (in.hit_share <= 0) return 0;
+  const double bytes = in.hit_share * long_prompt_tokens(in) * in.model.kv_bytes_per_token(with_mtp(in));
+  return in.hw.kv_read_latency_ms / 1e3 + bytes / (in.hw.kv_read_gb_per_s_per_node * kGiga);
 }
 
 // The unit with that budget of tokens per rank and forward.
@@ -104,8 +111,10 @@ PrefillUnitPlan at_budget(const PlanInput& in, PrefillUnitPlan unit, double toke
   const double layer_us = prefill_layer_us(in.hw, in.model, shape, {tokens, tokens * context_per_token(in)});
   unit.forward_s = in.hw.prefill_phi * (in.model.layers * layer_us / 1e6 + in.hw.prefill_host_ms / 1e3);
   // A prompt longer than a budget goes on in the next forward.
-  const double more_forwards = std::max(0.0, long_prompt_tokens(in) / tokens - 1);
-  unit.ttft_s_p99 = (in.ttft_p99_forwards + more_forwards) * unit.forward_s + in.hw.kv_handover_ms / 1e3;
+  const double more_forwards = std::max(0.0, (1 - in.hit_share) * long_prompt_tokens(in) / tokens - 1);
+  // Its cached part is read while it waits for its first one.
+  const double wait_s = std::max((in.ttft_p99_forwards - 1) * unit.forward_s, long_read_s(in));
+  unit.ttft_s_p99 = wait_s + (1 + more_forwards) * unit.forward_s + in.hw.kv_handover_ms / 1e3;
   return unit;
 }
 

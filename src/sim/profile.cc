@@ -76,6 +76,7 @@ constexpr Field kFields[] = {
     {"prefill_all_to_all.nodes_per_token", &P::prefill_nodes_per_token, 0, kHuge},
     {"prefill_all_to_all.contention", &P::prefill_contention, 1, 100},
     {"kv.read_gb_per_s_per_node", &P::kv_read_gb_per_s_per_node, 1e-6, kHuge},
+    {"kv.read_latency_ms", &P::kv_read_latency_ms, 0, kHuge},
     {"kv.handover_ms", &P::kv_handover_ms, 0, kHuge},
     {"residual.decode_phi", &P::decode_phi, 0.01, 100},
     {"residual.prefill_phi", &P::prefill_phi, 0.01, 100},

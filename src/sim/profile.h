@@ -42,7 +42,7 @@ struct HardwareProfile {
   // [prefill_all_to_all]
   double prefill_dispatch_gb_per_s, prefill_combine_gb_per_s, prefill_nodes_per_token, prefill_contention;
   // [kv]
-  double kv_read_gb_per_s_per_node, kv_handover_ms;
+  double kv_read_gb_per_s_per_node, kv_read_latency_ms, kv_handover_ms;
   // [residual]
   double decode_phi, prefill_phi;
 };

@@ -26,6 +26,7 @@ class ReplayFigures {
 
   void add_all() {
     requests_and_tokens();
+    if (options_.store_tb > 0) store();
     nodes_and_money();
     what_users_feel();
     balance();
@@ -53,6 +54,19 @@ class ReplayFigures {
     add("hit_share", r_.hit_share());
     add("hit_share_bound", stats_.hit_share_bound,
         "a cache that forgets nothing and that every rank shares; follows from the load", Origin::kInput);
+  }
+
+  void store() {
+    add("store_hit_share", ratio(static_cast<double>(r_.read_tokens), static_cast<double>(r_.input_tokens)),
+        "of hit_share: read from the external KV store, the rest was in a rank's memory");
+    const double gb = static_cast<double>(r_.read_tokens) * ModelShape{}.kv_bytes_per_token() / 1e9;
+    add("store_read_gb_per_s", ratio(gb, r_.last_arrival_s), "mean, of all prefill ranks");
+    for (const auto& [name, p] : {std::pair{"store_read_ms_p50", 0.5}, {"store_read_ms_p99", 0.99}})
+      add(name, r_.read_us.percentile(p) / 1e3,
+          "until a prompt's blocks are there; its rank computes others meanwhile");
+    add_sum("store_reads_left_out", r_.reads_left_out, "computing was sooner");
+    add("store_used_tb", r_.store_tb_used, "at the end");
+    add_sum("store_evicted_blocks", r_.store_evicted_blocks);
   }
 
   void nodes_and_money() {
@@ -193,31 +207,52 @@ std::string cells_csv(const BlockFleetResult& r) {
   return csv;
 }
 
+// The run that others' decode speed is a gain over: kv-capped beside the first run's prefill policy. Null: it
+// did not run.
+const ReplayRun* gain_base(const std::vector<ReplayRun>& runs) {
+  for (const ReplayRun& run : runs) {
+    const BlockFleetOptions& o = run.options;
+    if (o.decode_policy == DecodePolicy::kKvCapped && !o.perfect_decode_balance &&
+        o.prefill_policy == runs.front().options.prefill_policy)
+      return &run;
+  }
+  return nullptr;
+}
+
 void add_policies(const TraceStats& stats, const std::vector<ReplayRun>& runs, Report& report) {
-  Table table{"Policies side by side",
-              fmt::format("No policy can hit more than {:.1f} %: prompt tokens in whole blocks seen before.",
-                          stats.hit_share_bound * 100),
-              {"policies", "hit share", "of the bound", "prefill tokens max/mean", "prefill cost max/mean",
-               "decode KV max/mean", "requests max/mean", "first token p50 s", "p99 s", "tokens/s per user"},
-              {}};
+  Table table{
+      "Policies side by side",
+      fmt::format("No policy can hit more than {:.1f} %: prompt tokens in whole blocks seen before. Perfect "
+                  "balance, the same steps with KV and requests spread evenly, bounds the speed of decode "
+                  "policies.",
+                  stats.hit_share_bound * 100),
+      {"policies", "hit share", "of the bound", "prefill tokens max/mean", "prefill cost max/mean",
+       "decode KV max/mean", "requests max/mean", "first token p50 s", "p99 s", "tokens/s per user",
+       "gain over kv-capped"},
+      {}};
   std::string csv =
       "policies,hit_share,hit_share_bound,prefill_tokens_max_over_mean,prefill_cost_max_over_mean,kv_max_"
       "over_mean,"
-      "requests_max_over_mean,ttft_s_p50,ttft_s_p99,decode_tokens_per_s_per_user\n";
+      "requests_max_over_mean,ttft_s_p50,ttft_s_p99,decode_tokens_per_s_per_user,decode_speed_gain_percent\n";
+  const ReplayRun* base = gain_base(runs);
   for (const ReplayRun& run : runs) {
     const BlockFleetResult& r = run.result;
     const double of_bound = stats.hit_share_bound > 0 ? r.hit_share() / stats.hit_share_bound : 1;
+    const double gain = base != nullptr && base->result.tokens_per_s_per_user > 0
+                            ? 100 * (r.tokens_per_s_per_user / base->result.tokens_per_s_per_user - 1)
+                            : std::nan("");
     table.rows.push_back(
         {run.name, fmt::format("{:.1f} %", r.hit_share() * 100), fmt::format("{:.0f} %", of_bound * 100),
          fmt::format("{:.3f}", r.prefill_tokens_ratio), fmt::format("{:.3f}", r.prefill_cost_ratio),
          fmt::format("{:.3f}", r.decode_kv_ratio), fmt::format("{:.3f}", r.decode_requests_ratio),
          fmt::format("{:.2f}", r.ttft_ms.percentile(0.5) / 1e3),
          fmt::format("{:.2f}", r.ttft_ms.percentile(0.99) / 1e3),
-         fmt::format("{:.1f}", r.tokens_per_s_per_user)});
-    csv += fmt::format("{},{},{},{},{},{},{},{},{},{}\n", run.name, r.hit_share(), stats.hit_share_bound,
+         fmt::format("{:.1f}", r.tokens_per_s_per_user),
+         std::isfinite(gain) ? fmt::format("{:+.1f} %", gain + 0.0) : "-"});
+    csv += fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", run.name, r.hit_share(), stats.hit_share_bound,
                        r.prefill_tokens_ratio, r.prefill_cost_ratio, r.decode_kv_ratio,
                        r.decode_requests_ratio, r.ttft_ms.percentile(0.5) / 1e3,
-                       r.ttft_ms.percentile(0.99) / 1e3, r.tokens_per_s_per_user);
+                       r.ttft_ms.percentile(0.99) / 1e3, r.tokens_per_s_per_user, csv_value(gain));
   }
   report.tables.push_back(std::move(table));
   report.csv_files.push_back({"policies.csv", std::move(csv)});
@@ -228,6 +263,7 @@ void add_policy_charts(const std::vector<ReplayRun>& runs, Report& report) {
   std::vector<Series> kv, tokens, hits;
   const BlockFleetOptions& first = runs.front().options;
   for (const ReplayRun& run : runs) {
+    if (run.options.perfect_decode_balance) continue;
     const FleetMetrics& m = run.result.metrics;
     // The first run's unit of time for all.
     const double cell_x =
@@ -278,6 +314,7 @@ Report replay_report(const HardwareProfile& hw, const ModelShape& model, const T
                   {"profile", hw.name},
                   {"profile_kind", hw.kind},
                   {"profile_hash", hw.hash},
+                  {"price_usd_per_gpu_hour", fmt::format("{}", hw.price_usd_per_gpu_hour)},
                   {"prefill_policy", std::string(prefill_policy_name(o.prefill_policy))},
                   {"decode_policy", std::string(decode_policy_name(o.decode_policy))},
                   {"fleet", fmt::format("{} x {} prefill, {} x {} decode ranks", o.prefill_units,
@@ -290,6 +327,8 @@ Report replay_report(const HardwareProfile& hw, const ModelShape& model, const T
                   {"scale_policy", setting.scale},
                   {"fraction", fmt::format("{}", setting.fraction)},
                   {"seed", fmt::format("{}", o.seed)}};
+  if (o.store_tb > 0) report.facts.emplace_back("kv_store_tb", fmt::format("{}", o.store_tb));
+  if (!trace.doubt.empty()) report.facts.emplace_back("trace_doubt", trace.doubt);
   ReplayFigures(hw, stats, first, setting, prices, report).add_all();
   add_charts(hw, first, prices, report);
   add_timeline(hw, model, first, report);

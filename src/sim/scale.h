@@ -8,6 +8,10 @@
 
 namespace fathom::sim {
 
+// What serving units work off in so long is in hand and no queue to scale for: busy prefill ranks always have
+// a forward or two queued.
+inline constexpr double kInHandSeconds = 5;
+
 // How long a unit takes to come and go.
 struct UnitTimes {
   // From asking for its nodes to serving. Assumption: weights come from the nodes' page cache or disks.

@@ -196,6 +196,19 @@ Status check_fields(const std::string& file, const CsvRow& row, const CsvRow* he
                           wanted + 1, row.fields[wanted], wanted);
 }
 
+// What to say of a file's end: of the last row's last field, where it is one that is read.
+std::string doubt_of_the_end(const std::string& file, std::string_view text, const CsvRow& last,
+                             const std::array<size_t, 3>& column) {
+  if (text.ends_with('\n')) return {};
+  for (size_t i = 0; i < std::size(kColumns); ++i) {
+    if (column[i] + 1 != last.fields.size()) continue;
+    return fmt::format(
+        "{}:{}: {}: the file ends without a line feed: {} may be cut short, it is read as it is", file,
+        last.line, kColumns[i], printable_excerpt(last.fields.back()));
+  }
+  return {};
+}
+
 Result<Trace> parse_csv(const std::string& file, std::string_view text) {
   Trace trace{file, 512, {}};
   int64_t first = -1;
@@ -220,6 +233,7 @@ Result<Trace> parse_csv(const std::string& file, std::string_view text) {
     }
     trace.requests.push_back({at - first, static_cast<int32_t>(input), static_cast<int32_t>(output), {}});
   }
+  if (!trace.requests.empty()) trace.doubt = doubt_of_the_end(file, text, rows.back(), column);
   return trace;
 }
 
@@ -275,7 +289,7 @@ TraceStats trace_stats(const Trace& trace) {
 }
 
 Result<Trace> first_part_of_each_hour(const Trace& trace, double fraction, double hour_s) {
-  Trace part{trace.name, trace.block_tokens, {}};
+  Trace part{trace.name, trace.block_tokens, {}, trace.doubt};
   const auto hour_us = static_cast<int64_t>(hour_s * 1e6);
   const auto window_us = static_cast<int64_t>(hour_s * 1e6 * fraction);
   for (const TraceRequest& r : trace.requests) {

@@ -24,6 +24,9 @@ struct Trace {
   std::string name;
   int block_tokens = 512;
   std::vector<TraceRequest> requests;  // by arrival
+  // Empty, or what a reader should be told: "FILE:LINE: FIELD: ...". A CSV file that does not end in a line
+  // feed may have lost digits of its last number; nothing in it tells, and published traces end that way.
+  std::string doubt = {};
   bool has_blocks() const { return !requests.empty() && !requests.front().blocks.empty(); }
 };
 

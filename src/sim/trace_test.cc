@@ -113,5 +113,37 @@ TEST(Trace, BadInputNamesFileLineAndField) {
   EXPECT_EQ(error_of(""), "t.jsonl:1: trace: no requests");
 }
 
+// A torn JSON line never reads whole, a torn CSV row only where digits of its last number are gone; nothing
+// in the file tells that from one that just has no last line feed (Azure's has none), so it is said.
+TEST(Trace, EveryTearIsAnErrorOrSaid) {
+  const std::string line =
+      "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 34, \"hash_ids\": [1, 22]}";
+  const std::string lines = line + "\n" + line + "\n";
+  for (size_t end = line.size() + 2; end < lines.size() - 1; ++end)
+    EXPECT_TRUE(error_of(lines.substr(0, end)).starts_with("t.jsonl:2: ")) << end;
+  EXPECT_EQ(error_of(lines.substr(0, lines.size() - 1)), "");
+  for (const std::string head : {"", "TIMESTAMP,ContextTokens,GeneratedTokens\n"}) {
+    const std::string row = "2023-11-16 18:15:46.68,374,445";
+    const std::string rows = head + row + "\n" + row + "\n";
+    int said = 0;
+    for (size_t end = head.size() + row.size() + 2; end < rows.size(); ++end) {
+      const Result<Trace> torn = parse_trace("t.csv", rows.substr(0, end));
+      EXPECT_NE(torn.ok(), torn.status().message().starts_with(head.empty() ? "t.csv:2: " : "t.csv:3: "));
+      if (!torn.ok()) continue;
+      ++said;
+      EXPECT_TRUE(torn->doubt.find("GeneratedTokens: the file ends without a line feed") != std::string::npos)
+          << end;
+    }
+    EXPECT_EQ(said, 3);  // "4", "44" and "445"
+    EXPECT_EQ(parse_trace("t.csv", rows)->doubt, "");
+  }
+  // A last column that is not read may be cut as it likes.
+  const std::string wide = "TIMESTAMP,ContextTokens,GeneratedTokens,User\n2023-11-16 18:15:46.68,374,445,an";
+  EXPECT_EQ(parse_trace("t.csv", wide)->doubt, "");
+  EXPECT_EQ(shipped("azure_conv_2023.csv").doubt,
+            "azure_conv_2023.csv:19367: GeneratedTokens: the file ends without a line feed: 183 may be cut "
+            "short, it is read as it is");
+}
+
 }  // namespace
 }  // namespace fathom::sim

@@ -158,7 +158,7 @@ def test_no_plan_is_exit_3_with_the_reason():
 def test_a_dry_run_of_the_autoscaler_says_what_and_why():
     done = fathom("plan", *PUBLISHED, "--replay", "data/azure_conv_2023.csv", "--replay-rate", "400")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^\d\d:\d\d:\d\d  decode \d+ -> \d+ \(grow, \d+ tokens/s forecast\)", done.stdout, re.M)
+    assert re.search(r"^\d\d:\d\d:\d\d  decode \d+ -> \d+ \(grow, \d+ tokens/s forecast(; \d+ s queued)?\)", done.stdout, re.M)
     assert re.search(r"\d+ decisions, \d+ changes; [\d.]+ node-hours", done.stdout)
     assert re.match(r"profile \S+, hash [0-9a-f]+\n", done.stdout), done.stdout
     tied = fathom("plan", *PUBLISHED, "--replay", "data/azure_conv_2023.csv", "--replay-rate", "400", "--tied")
