@@ -18,16 +18,19 @@ Tables make_own_tables() {
   add_ref_quantize(ref);
   add_ref_elementwise(ref);
   add_ref_attention(ref);
+  add_ref_gate(ref);
   KernelTable& avx2 = tables[static_cast<int>(Isa::kAvx2)];
   add_avx2_linear(avx2);
   add_avx2_int_linear(avx2);
   add_avx2_elementwise(avx2);
   add_avx2_attention(avx2);
+  add_avx2_gate(avx2);
   KernelTable& avx512 = tables[static_cast<int>(Isa::kAvx512)];
   add_avx512_linear(avx512);
   add_avx512_int_linear(avx512);
   add_avx512_elementwise(avx512);
   add_avx512_attention(avx512);
+  add_avx512_gate(avx512);
   add_vnni_linear(tables[static_cast<int>(Isa::kAvx512Vnni)]);
   KernelTable& bf16 = tables[static_cast<int>(Isa::kAvx512Bf16)];
   add_bf16_linear(bf16);
@@ -61,6 +64,7 @@ Tables make_complete_tables() {
     inherit(table.add_rows, lower.add_rows);
     inherit(table.scale_accumulate, lower.scale_accumulate);
     inherit(table.softmax_row, lower.softmax_row);
+    inherit(table.gate_experts, lower.gate_experts);
     inherit(table.to_f32, lower.to_f32);
     inherit(table.from_f32, lower.from_f32);
   }

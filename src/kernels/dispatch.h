@@ -6,6 +6,7 @@
 #include "base/cpu.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/gate.h"
 #include "kernels/linear.h"
 #include "kernels/quantize.h"
 
@@ -29,6 +30,9 @@ struct KernelTable {
   decltype(&fathom::add_rows) add_rows = nullptr;
   decltype(&fathom::scale_accumulate) scale_accumulate = nullptr;
   decltype(&fathom::softmax_row) softmax_row = nullptr;
+  // The gate's scores [num_experts] and the experts chosen by them [top_k], see gate_choose.
+  void (*gate_experts)(const GateConfig& config, const float* logits, const float* bias, float* scores,
+                       int32_t* experts) = nullptr;
   decltype(&fathom::to_f32) to_f32 = nullptr;
   decltype(&fathom::from_f32) from_f32 = nullptr;
 };

@@ -24,7 +24,8 @@ struct GateConfig {
 
 // Scores s = sigmoid or softmax of logits [num_experts]; choice by c = s + bias (bias null: c = s), first the
 // groups, then top_k experts of them, ties to the lower index; weights from s without bias.
-// experts and weights [top_k], by falling c. NaN counts as the lowest choice.
+// experts and weights [top_k], by falling c. NaN counts as the lowest choice. Instruction sets differ in the
+// last bits of s.
 void gate_choose(const GateConfig& config, const float* logits, const float* bias, int32_t* experts,
                  float* weights);
 

@@ -71,6 +71,10 @@ struct Avx2 {
     return _mm_cvtss_f32(_mm_castsi128_ps(half));
   }
 
+  // Bit i: lane i == value.
+  static FATHOM_INLINE uint32_t equals(F x, float value) {
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, set1(value), _CMP_EQ_OQ)));
+  }
   // Bit i: |lane i| == magnitude.
   static FATHOM_INLINE uint32_t magnitude_equals(F x, float magnitude) {
     const F positive = _mm256_andnot_ps(set1(-0.0f), x);

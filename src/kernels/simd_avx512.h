@@ -69,6 +69,10 @@ struct Avx512 {
     return _mm_cvtss_f32(_mm_castsi128_ps(half));
   }
 
+  // Bit i: lane i == value.
+  static FATHOM_INLINE uint32_t equals(F x, float value) {
+    return _mm512_cmp_ps_mask(x, set1(value), _CMP_EQ_OQ);
+  }
   // Bit i: |lane i| == magnitude.
   static FATHOM_INLINE uint32_t magnitude_equals(F x, float magnitude) {
     return _mm512_cmp_ps_mask(_mm512_abs_ps(x), set1(magnitude), _CMP_EQ_OQ);
