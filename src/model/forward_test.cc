@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "model/rank_forward.h"
@@ -226,7 +227,8 @@ TEST(Forward, DeterministicIsPlacementFree) {
     int64_t chunk;
     int threads;
   };
-  for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kFp8}) {
+  for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kFp8,
+                              WeightFormat::kInt8, WeightFormat::kInt4}) {
     const auto model = testing::random_model(testing::tiny_config(), format, 11);
     const auto prompts = random_prompts(23, 5, model->config().vocab_size, 90);
     Way way{.options = {.phase = Phase::kDecode, .deterministic = true}, .chunk = 512, .one_by_one = true};
@@ -294,26 +296,37 @@ TEST(Forward, OverlapChangesNoBit) {
   }
 }
 
+// Dispatch carries FP8 with a scale per 128 channels where the experts' weights are FP8, combine carries
+// BF16.
 TEST(Forward, ExpertStatisticsAndWireBytesAddUp) {
-  const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kF32, 4);
-  const ModelConfig& c = model->config();
-  KvStorage storage(testing::kv_layout(*model), 4);
-  auto group = ForwardGroup::create(*model, storage, {.num_ranks = 4}).value();
-  const TestSequence s = test_sequence({1, 2, 3, 4, 5}, 0, 64);
-  std::vector<RankBatch> ranks(4);
-  ranks[2].chunks = {next_chunk(s, 5, true)};
-  MatrixView<const float> logits;
-  ASSERT_TRUE(group->step(ranks, &logits).ok());
-  const StepStats& stats = group->last_stats();
-  EXPECT_EQ(stats.tokens, 5);
-  int64_t routed = 0;
-  for (int64_t count : stats.expert_tokens) routed += count;
-  const int64_t expected = 5 * c.num_experts_per_tok * c.num_moe_layers();
-  EXPECT_EQ(routed, expected);
-  EXPECT_EQ(stats.exchange.dispatch_rows, expected);
-  EXPECT_EQ(stats.exchange.dispatch_bytes, expected * (16 + 4 * c.hidden_size));
-  EXPECT_EQ(stats.exchange.combine_bytes, expected * 4 * c.hidden_size);
-  EXPECT_LT(stats.exchange.remote_dispatch_bytes, stats.exchange.dispatch_bytes);
+  struct Case {
+    WeightFormat format;
+    int64_t dispatch_row, combine_row;  // bytes beside a row's header
+  };
+  const int64_t hidden = testing::tiny_config().hidden_size;
+  for (const Case& c :
+       {Case{WeightFormat::kF32, 4 * hidden, 4 * hidden}, Case{WeightFormat::kBf16, 2 * hidden, 2 * hidden},
+        Case{WeightFormat::kFp8, hidden + (hidden + 127) / 128 * 4, 2 * hidden}}) {
+    const auto model = testing::random_model(testing::tiny_config(), c.format, 4);
+    KvStorage storage(testing::kv_layout(*model), 4);
+    auto group = ForwardGroup::create(*model, storage, {.num_ranks = 4}).value();
+    const TestSequence s = test_sequence({1, 2, 3, 4, 5}, 0, 64);
+    std::vector<RankBatch> ranks(4);
+    ranks[2].chunks = {next_chunk(s, 5, true)};
+    MatrixView<const float> logits;
+    ASSERT_TRUE(group->step(ranks, &logits).ok());
+    const StepStats& stats = group->last_stats();
+    EXPECT_EQ(stats.tokens, 5);
+    const int64_t routed =
+        std::accumulate(stats.expert_tokens.begin(), stats.expert_tokens.end(), int64_t{0});
+    const int64_t expected = 5 * model->config().num_experts_per_tok * model->config().num_moe_layers();
+    EXPECT_EQ(routed, expected);
+    EXPECT_EQ(stats.exchange.dispatch_rows, expected);
+    EXPECT_EQ(stats.exchange.dispatch_bytes, expected * (16 + c.dispatch_row))
+        << weight_format_name(c.format);
+    EXPECT_EQ(stats.exchange.combine_bytes, expected * c.combine_row) << weight_format_name(c.format);
+    EXPECT_LT(stats.exchange.remote_dispatch_bytes, stats.exchange.dispatch_bytes);
+  }
 }
 
 TEST(Forward, AReplacedPlacementChangesNoBit) {

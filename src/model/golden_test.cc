@@ -298,7 +298,7 @@ class Golden : public ::testing::TestWithParam<GoldenCase>, public ForwardObserv
     int64_t parted = INT64_MAX;
     if (GetParam().tolerance.steps > 0) {
       const Choices choices = std::exchange(choices_, {});
-      load(GetParam().folder == "v3-fp8" ? Arithmetic::kWideCore : Arithmetic::kWide);
+      load(GetParam().tolerance.row >= kFp8.row ? Arithmetic::kWideCore : Arithmetic::kWide);
       run_steps(phase);
       parted = first_difference(choices, choices_);
     }
@@ -328,6 +328,25 @@ class Golden : public ::testing::TestWithParam<GoldenCase>, public ForwardObserv
     RecordProperty("clear_steps_and_gates", both_clear);
   }
 
+  // Prefixes whose margins are all clear for coarse arithmetic too: there the argmax must be the oracle's.
+  void check_clear_steps(Phase phase) {
+    const auto next = expected_->ints("clear.next");
+    const auto ids = expected_->ints("clear.ids");
+    const size_t length = ids.size() / next.size();
+    ASSERT_EQ(next.size(), 64u);
+    for (size_t i = 0; i < next.size(); ++i) {
+      const auto first = ids.begin() + static_cast<int64_t>(i * length);
+      std::vector<int32_t> prefix(first, std::find(first, first + static_cast<int64_t>(length), -1));
+      const auto count = static_cast<int64_t>(prefix.size());
+      start(phase);
+      testing::TestSequence sequence = testing::test_sequence(prefix, 0, 256);
+      advance(sequence, count);
+      EXPECT_EQ(std::max_element(logits_.begin(), logits_.end()) - logits_.begin(), next[i])
+          << "prefix " << i << " of " << count << " tokens, margins " << expected_->floats("clear.margin")[i]
+          << " and " << expected_->floats("clear.gate_margin")[i];
+    }
+  }
+
   std::unique_ptr<Model> parts_[2];
   std::unique_ptr<Model> model_;
   std::unique_ptr<Expected> expected_;
@@ -354,11 +373,20 @@ TEST_P(Golden, DecodeFormGivesTheOraclesStatesAndLogits) { check_sequences(Phase
 TEST_P(Golden, PrefillFormChoosesTheOraclesTokens) { check_steps(Phase::kPrefill); }
 TEST_P(Golden, DecodeFormChoosesTheOraclesTokens) { check_steps(Phase::kDecode); }
 
+class GoldenCoarse : public Golden {};
+
+TEST_P(GoldenCoarse, PrefillFormChoosesTheOraclesTokenWhereMarginsAreClear) {
+  check_clear_steps(Phase::kPrefill);
+}
+TEST_P(GoldenCoarse, DecodeFormChoosesTheOraclesTokenWhereMarginsAreClear) {
+  check_clear_steps(Phase::kDecode);
+}
+
 std::string case_name(const ::testing::TestParamInfo<GoldenCase>& info) {
   const std::string suffixes[] = {"", "_wide", "_wide_core"};
   std::string name = info.param.folder + suffixes[static_cast<int>(info.param.arithmetic)];
   if (info.param.expected != GoldenCase{}.expected) name += "_kv_b_fp8";
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
   return name;
 }
 
@@ -370,11 +398,24 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Golden,
                                            GoldenCase{"v3-fp8", Arithmetic::kWideCore, kFp8WideCore, 48, 16},
                                            GoldenCase{"v3-fp8", Arithmetic::kNative, kFp8OtherKvB, 20, 0,
                                                       "expected_kv_b_fp8.safetensors"},
+                                           GoldenCase{"v3.1", Arithmetic::kNative, kFp8, 16},
+                                           GoldenCase{"v3.1", Arithmetic::kWideCore, kFp8WideCore, 48, 48},
                                            GoldenCase{"v2-lite", Arithmetic::kNative, kF32, 64, 64},
                                            GoldenCase{"v2", Arithmetic::kNative, kF32, 64, 64},
+                                           GoldenCase{"v2-f16", Arithmetic::kNative, kBf16, 32},
+                                           GoldenCase{"v2-f16", Arithmetic::kWide, kF32, 64, 64},
                                            GoldenCase{"moonlight", Arithmetic::kNative, kF32, 64, 64},
                                            GoldenCase{"kimi-k2", Arithmetic::kNative, kF32, 64, 64},
                                            GoldenCase{"odd", Arithmetic::kNative, kF32, 64, 64}),
+                         case_name);
+
+INSTANTIATE_TEST_SUITE_P(Kinds, GoldenCoarse,
+                         ::testing::Values(GoldenCase{"v3-bf16", Arithmetic::kNative, kBf16, 0},
+                                           GoldenCase{"v2-f16", Arithmetic::kNative, kBf16, 0},
+                                           GoldenCase{"v3-fp8", Arithmetic::kNative, kFp8, 0},
+                                           GoldenCase{"v3-fp8", Arithmetic::kNative, kFp8OtherKvB, 0, 0,
+                                                      "expected_kv_b_fp8.safetensors"},
+                                           GoldenCase{"v3.1", Arithmetic::kNative, kFp8, 0}),
                          case_name);
 
 }  // namespace

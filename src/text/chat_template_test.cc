@@ -80,6 +80,15 @@ TEST(ChatTemplate, renders_and_encodes_as_hugging_face_does) {
   expect_golden(json_fixture("chat_templates/golden.json"), templates);
 }
 
+TEST(ChatTemplate, renders_the_built_in_models_template_as_hugging_face_does) {
+  const TextAssets assets = read_text_assets(std::string(FATHOM_SOURCE_DIR) + "/models/demo").value();
+  const Tokenizer tokenizer = Tokenizer::load(assets).value();
+  const auto chat_template = ChatTemplate::load(assets, tokenizer);
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status().message();
+  EXPECT_TRUE(chat_template->has_reasoning());
+  expect_golden(json_fixture("chat_templates/golden_demo.json"), {{"demo", *chat_template}});
+}
+
 TEST(ChatTemplate, renders_deepseek_v3s_published_template_as_hugging_face_does) {
   NEED_DEEPSEEK_FILES();
   const TextAssets assets = read_text_assets(deepseek_folder()).value();

@@ -67,6 +67,12 @@ TEST(Tokenizer, equals_hugging_face_on_the_small_tokenizer) {
   expect_equal_to_hugging_face(small_tokenizer(), "golden_small.json");
 }
 
+TEST(Tokenizer, equals_hugging_face_on_the_built_in_model) {
+  const auto tokenizer = Tokenizer::load_folder(std::string(FATHOM_SOURCE_DIR) + "/models/demo");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  expect_equal_to_hugging_face(*tokenizer, "golden_demo.json");
+}
+
 TEST(Tokenizer, equals_hugging_face_on_deepseek_v3) {
   NEED_DEEPSEEK_FILES();
   const auto tokenizer = Tokenizer::load_folder(deepseek_folder());

@@ -33,10 +33,17 @@ CASES = {
     "v3-fp8": (V3 | sizes(136, 2, 72, 3, 72, 132, 24, 16, 20, 200, 40, 4, 1, 2, 2, 1)
                | {"routed_scaling_factor": 2.5, "torch_dtype": "bfloat16", "quantization_config": {
                    "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}}, "FP8", 2, 13),
+    # As V3.1 is published: the scales of weights and activations are powers of two.
+    "v3.1": (V3 | sizes(136, 2, 72, 3, 72, 132, 24, 16, 20, 200, 40, 4, 1, 2, 2, 1)
+             | {"routed_scaling_factor": 2.5, "torch_dtype": "bfloat16", "quantization_config": {
+                 "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0",
+                 "weight_block_size": [128, 128]}}, "FP8", 1, 20),
     "v2-lite": (V2 | sizes(48, 2, 120, 4, None, 24, 16, 16, 16, 64, 12, 10, 2, 3)
                 | {"routed_scaling_factor": 1.0, "topk_method": "greedy", "torch_dtype": "float32"}, "F32", 1, 14),
     "v2": (V2 | sizes(40, 2, 120, 4, 20, 24, 8, 16, 8, 64, 12, 12, 2, 3, 4, 2)
            | {"routed_scaling_factor": 4.0, "topk_method": "group_limited_greedy", "torch_dtype": "float32"}, "F32", 1, 15),
+    "v2-f16": (V2 | sizes(40, 2, 120, 4, 20, 24, 8, 16, 8, 64, 12, 12, 2, 3, 4, 2)
+               | {"routed_scaling_factor": 4.0, "topk_method": "group_limited_greedy", "torch_dtype": "float16"}, "F16", 1, 20),
     "moonlight": ({k: v for k, v in V3.items() if k != "rope_scaling"}
                   | sizes(48, 2, 128, 4, None, 24, 16, 16, 16, 72, 12, 10, 2, 3)
                   | {"routed_scaling_factor": 2.446, "rms_norm_eps": 1e-5, "rope_theta": 50000.0, "max_position_embeddings": 8192,

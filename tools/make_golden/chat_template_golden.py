@@ -147,11 +147,15 @@ def write(path, value):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--deepseek", type=pathlib.Path, help="folder with DeepSeek-V3's published files")
+    parser.add_argument("--demo", action="store_true", help="the built-in model's files")
     args = parser.parse_args()
     folder = FIXTURES / "chat_templates"
     if args.deepseek:
         template = json.loads((args.deepseek / "tokenizer_config.json").read_text())["chat_template"]
         write(folder / "golden_deepseek_v3.json", golden(args.deepseek, {"published": template}))
+    elif args.demo:
+        demo = pathlib.Path(__file__).parents[2] / "models/demo"
+        write(folder / "golden_demo.json", golden(demo, {"demo": json.loads((demo / "tokenizer_config.json").read_text())["chat_template"]}))
     else:
         templates = {p.stem: p.read_text() for p in sorted(folder.glob("*.jinja"))}
         write(folder / "golden.json", golden(FIXTURES / "tokenizer/small", templates))

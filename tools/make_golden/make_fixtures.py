@@ -18,12 +18,21 @@ FP8_MAX = 448.0
 STEPS = 64
 NO_GROUPS = 1e30
 TRIES = 80  # token draws tried for sequences whose every gate decision is clearer than CLEAR
-CLEAR = {"F32": 3e-4, "BF16": 5e-3, "FP8": 5e-3}
+CLEAR = {"F32": 3e-4, "F16": 3e-3, "BF16": 5e-3, "FP8": 5e-3}
+# What a step's margins exceed so that coarse arithmetic must choose the same token: (logit margin / RMS of the logits, gate margin).
+CLEAR_STEP = {"F16": (0.15, 0.02), "BF16": (0.15, 0.02), "FP8": (0.4, 0.1)}
+CLEAR_STEP_LENGTH = 12
 
 
 # --- FP8, by hand ------------------------------------------------------------------------------------------------------
 
-def quantise_weight(w):
+def scale_of(amax, ue8m0):
+    """The multiplier of FP8 codes for a largest magnitude; ue8m0 rounds it up to a power of two."""
+    scale = amax / FP8_MAX
+    return torch.exp2(torch.ceil(torch.log2(scale))) if ue8m0 else scale
+
+
+def quantise_weight(w, ue8m0):
     """FP8 codes and the multiplier of each 128 x 128 block; edge blocks are cut, not shifted."""
     rows, cols = w.shape
     scale = torch.zeros(-(-rows // BLOCK), -(-cols // BLOCK))
@@ -31,7 +40,7 @@ def quantise_weight(w):
     for i in range(scale.shape[0]):
         for j in range(scale.shape[1]):
             at = (slice(i * BLOCK, (i + 1) * BLOCK), slice(j * BLOCK, (j + 1) * BLOCK))
-            scale[i, j] = w[at].abs().max() / FP8_MAX
+            scale[i, j] = scale_of(w[at].abs().max(), ue8m0)
             codes[at] = (w[at] / scale[i, j]).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
     return codes, scale
 
@@ -42,46 +51,46 @@ def dequantise_weight(codes, scale):
     return codes.float() * full
 
 
-def fake_quantise(x):
+def fake_quantise(x, ue8m0):
     """Activations per token and 128 channels: scale max(amax, 1e-4) / 448, rounded to FP8 and back."""
     out = torch.empty_like(x)
     for a in range(0, x.shape[-1], BLOCK):
         part = x[..., a:a + BLOCK]
-        scale = part.abs().amax(-1, keepdim=True).clamp_min(1e-4) / FP8_MAX
+        scale = scale_of(part.abs().amax(-1, keepdim=True).clamp_min(1e-4), ue8m0)
         out[..., a:a + BLOCK] = (part / scale).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn).float() * scale
     return out
 
 
 class QuantLinear(torch.nn.Module):
-    def __init__(self, weight):
+    def __init__(self, weight, ue8m0):
         super().__init__()
-        self.weight = weight
+        self.weight, self.ue8m0 = weight, ue8m0
 
     def forward(self, x):
-        return F.linear(fake_quantise(x), self.weight)
+        return F.linear(fake_quantise(x, self.ue8m0), self.weight)
 
 
-def quantised_experts(experts):
+def quantised_experts(experts, ue8m0):
     """The experts' forward with FP8 activations; one pass per expert, weights applied to the result."""
     def forward(x, index, weight):
         out = torch.zeros_like(x)
         for e in range(experts.num_experts):
             token, k = torch.where(index == e)
             if len(token):
-                gate, up = F.linear(fake_quantise(x[token]), experts.gate_up_proj[e]).chunk(2, -1)
-                y = F.linear(fake_quantise(F.silu(gate) * up), experts.down_proj[e])
+                gate, up = F.linear(fake_quantise(x[token], ue8m0), experts.gate_up_proj[e]).chunk(2, -1)
+                y = F.linear(fake_quantise(F.silu(gate) * up, ue8m0), experts.down_proj[e])
                 out.index_add_(0, token, y * weight[token, k, None])
         return out
     return forward
 
 
-def quantise_model(model, quantise_kv_b):
+def quantise_model(model, quantise_kv_b, ue8m0):
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, torch.nn.Linear) and name != "lm_head" and (name != "kv_b_proj" or quantise_kv_b):
-                setattr(module, name, QuantLinear(child.weight))
+                setattr(module, name, QuantLinear(child.weight, ue8m0))
         if type(module).__name__.endswith("Experts"):
-            module.forward = quantised_experts(module)
+            module.forward = quantised_experts(module, ue8m0)
 
 
 # --- checkpoints -------------------------------------------------------------------------------------------------------
@@ -90,18 +99,22 @@ def is_quantised(name, tensor):
     return tensor.dim() == 2 and not name.endswith(("mlp.gate.weight", "embed_tokens.weight", "lm_head.weight"))
 
 
-def stored(raw, kind):
+def has_ue8m0(config):
+    return config.get("quantization_config", {}).get("scale_fmt") == "ue8m0"
+
+
+def stored(raw, kind, ue8m0):
     """The tensors as they go into the file, and the FP32 values they stand for."""
     files, values = {}, {}
     for name, array in raw.items():
         w = torch.from_numpy(array)
         if kind == "FP8" and is_quantised(name, w):
-            codes, scale = quantise_weight(w)
+            codes, scale = quantise_weight(w, ue8m0)
             files |= {name: codes, name + "_scale_inv": scale}
             values[name] = dequantise_weight(codes, scale)
         else:
             keep = kind == "F32" or name.endswith("e_score_correction_bias")
-            files[name] = w if keep else w.bfloat16()
+            files[name] = w if keep else w.half() if kind == "F16" else w.bfloat16()
             values[name] = files[name].float()
     return files, values
 
@@ -196,9 +209,9 @@ def rows_of(length):
     return torch.tensor([p for p in (0, 1, 2, 3, 7, 15, 16, 31, 35, 63, 64, 65, 100, 127, 128) if p < length - 1] + [length - 1])
 
 
-def record(model, config, seed, clear):
+def record(model, config, seed, kind):
     """Draws token sequences until no gate decision is near a tie (or takes the clearest draw), then records them."""
-    recorder = Recorder(model, config)
+    recorder, clear = Recorder(model, config), CLEAR[kind]
     margin, draw_seed = -1.0, 0
     for attempt in range(seed * 1000, seed * 1000 + TRIES):
         found = nearest(recorder, config, attempt, clear)
@@ -206,7 +219,8 @@ def record(model, config, seed, clear):
             margin, draw_seed = found, attempt
         if margin >= clear:
             break
-    return record_draw(recorder, config, draw_seed)
+    out = record_draw(recorder, config, draw_seed)
+    return out | clear_steps(recorder, config, seed, *CLEAR_STEP[kind]) if kind in CLEAR_STEP else out
 
 
 def sequences(config, draw_seed):
@@ -244,28 +258,54 @@ def steps(recorder, prompt):
         best = recorder.run(ids)["logits"][-1].topk(2)
         ids = torch.cat((ids, best.indices[:1].int()))
         margins.append(best.values[0] - best.values[1])
-    full = recorder.run(ids[:-1])
-    near = torch.stack([v for k, v in full.items() if k.endswith(("gate_margin", "group_margin"))]).amin(0)
+    near = least_gate_margin(recorder.run(ids[:-1]))
     first = len(prompt) - 1
-    return {"steps.ids": ids[len(prompt):], "steps.margin": torch.stack(margins), "steps.gate_margin": near.cummin(0).values[first:]}
+    return {"steps.ids": ids[len(prompt):], "steps.margin": torch.stack(margins), "steps.gate_margin": near[first:]}
+
+
+def least_gate_margin(run):
+    """Per position: the nearest gate decision of its whole prefix."""
+    return torch.stack([v for k, v in run.items() if k.endswith(("gate_margin", "group_margin"))]).amin(0).cummin(0).values
+
+
+def clear_steps(recorder, config, seed, logit_clear, gate_clear):
+    """Steps after short prefixes whose logit margin and every gate margin of the prefix are clear for coarse arithmetic: the longest
+    such prefix of each draw, until there are STEPS of them."""
+    draw, found = torch.Generator().manual_seed(seed), []
+    while len(found) < STEPS:
+        ids = torch.randint(2, config["vocab_size"], (CLEAR_STEP_LENGTH,), generator=draw)
+        run = recorder.run(ids)
+        best = run["logits"].topk(2, -1)
+        share = (best.values[:, 0] - best.values[:, 1]) / run["logits"].pow(2).mean(-1).sqrt()
+        gates = least_gate_margin(run)
+        clear = torch.where((share > logit_clear) & (gates > gate_clear))[0]
+        if len(clear):
+            last = int(clear[-1])
+            padded = torch.cat((ids[:last + 1], torch.full((CLEAR_STEP_LENGTH - last - 1,), -1)))
+            found.append((padded, best.indices[last, 0], share[last], gates[last]))
+    ids, chosen, share, gates = (torch.stack(column) for column in zip(*found))
+    return {"clear.ids": ids.int(), "clear.next": chosen.int(), "clear.margin": share, "clear.gate_margin": gates}
 
 
 def make(name, out):
     config, kind, shards, seed = cases.CASES[name]
-    tensors, values = stored(cases.weights(config, seed), kind)
+    tensors, values = stored(cases.weights(config, seed), kind, has_ue8m0(config))
     folder = out / name
     write_checkpoint(folder, config, tensors, shards)
-    jobs = {"expected": None} if kind != "FP8" else {"expected": False, "expected_kv_b_fp8": True}
+    jobs = {"expected": False if kind == "FP8" else None}
+    if name == "v3-fp8":
+        jobs["expected_kv_b_fp8"] = True
     for file, quantise_kv_b in jobs.items():
         model = load_oracle(config, values)
         if quantise_kv_b is not None:
-            quantise_model(model, quantise_kv_b)
-        found = record(model, config, seed, CLEAR[kind])
+            quantise_model(model, quantise_kv_b, has_ue8m0(config))
+        found = record(model, config, seed, kind)
         st.save_file({k: v.contiguous() for k, v in found.items()}, folder / f"{file}.safetensors")
         spread = found["seq2.logits"].std()
         print(f"{name:10} {file:18} logits std {spread:.2f} hidden rms {found['seq2.norm'].pow(2).mean().sqrt():.2f} "
               f"distinct steps {len(set(found['steps.ids'].tolist()))} least margins: logit {found['steps.margin'].min():.4f} "
-              f"gate {found['steps.gate_margin'].min():.6f}")
+              f"gate {found['steps.gate_margin'].min():.6f}"
+              + (f" clear prefixes of {(found['clear.ids'] >= 0).sum(1).float().mean():.1f} tokens" if "clear.ids" in found else ""))
 
 
 def main():

@@ -3,6 +3,7 @@
 
     tokenizer_golden.py                      corpus.json and golden_small.json
     tokenizer_golden.py --deepseek FOLDER    golden_deepseek_v3.json, from a folder with the published files
+    tokenizer_golden.py --demo                golden_demo.json, from the built-in model's files
     tokenizer_golden.py --tiktoken           tiktoken/ and golden_tiktoken.json: the small vocabulary in the form of
                                              Moonlight and Kimi-K2, encoded by the package `tiktoken`
 
@@ -164,11 +165,14 @@ def write(name, value):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--deepseek", type=pathlib.Path, help="folder with DeepSeek-V3's tokenizer.json")
+    parser.add_argument("--demo", action="store_true")
     parser.add_argument("--tiktoken", action="store_true")
     args = parser.parse_args()
     cases = corpus()
     if args.deepseek:
         write("golden_deepseek_v3.json", golden(args.deepseek, cases))
+    elif args.demo:
+        write("golden_demo.json", golden(pathlib.Path(__file__).parents[2] / "models/demo", cases))
     elif args.tiktoken:
         write("golden_tiktoken.json", tiktoken_golden(cases))
     else:
