@@ -22,24 +22,46 @@ void StepCosts::observe_decode(double seconds) {
   decode_seconds_ = decode_seconds_ == 0 ? seconds : 0.8 * decode_seconds_ + 0.2 * seconds;
 }
 
-int64_t StepCosts::prefill_tokens_within(double seconds) const {
-  if (sum_x_ <= 0) return 0;
+StepCosts::Line StepCosts::line() const {
+  if (sum_x_ <= 0) return {};
   // Through the origin, unless the observations differ enough in size to tell a fixed cost from one per
   // token.
-  double fixed = 0;
-  double per_token = sum_y_ / sum_x_;
+  Line line{.per_token = sum_y_ / sum_x_};
   const double spread = weight_ * sum_xx_ - sum_x_ * sum_x_;
   if (spread > 0.01 * sum_x_ * sum_x_) {
     const double slope = (weight_ * sum_xy_ - sum_x_ * sum_y_) / spread;
     const double intercept = (sum_y_ - slope * sum_x_) / weight_;
-    if (slope > 0 && intercept > 0) {
-      fixed = intercept;
-      per_token = slope;
-    }
+    if (slope > 0 && intercept > 0) line = {.fixed = intercept, .per_token = slope};
   }
-  if (per_token <= 0) return std::numeric_limits<int32_t>::max();
-  const double tokens = (seconds - fixed) / per_token;
+  return line;
+}
+
+double StepCosts::prefill_seconds(int64_t num_tokens) const {
+  const Line costs = line();
+  return costs.fixed + costs.per_token * static_cast<double>(num_tokens);
+}
+
+int64_t StepCosts::prefill_tokens_within(double seconds) const {
+  if (sum_x_ <= 0) return 0;
+  const Line costs = line();
+  if (costs.per_token <= 0) return std::numeric_limits<int32_t>::max();
+  const double tokens = (seconds - costs.fixed) / costs.per_token;
   return static_cast<int64_t>(std::clamp(tokens, 0.0, 1e9));
+}
+
+void SharedStepStop::on_begin(TimePoint now, Duration expected) {
+  begin_ = now;
+  expected_ = expected;
+  stopped_ = false;
+}
+
+bool SharedStepStop::may_stop(TimePoint now) const {
+  if (stopped_ || last_stopped_) return false;
+  if (expected_ == Duration::zero()) return true;
+  const Duration elapsed = now - begin_;
+  // One that lasts longer than expected, and than can be called soon, may last much longer.
+  const bool ends_soon = expected_ - elapsed <= kSoon && elapsed <= std::max(expected_, kSoon);
+  return !ends_soon;
 }
 
 StepKind choose_step(bool can_prefill, bool can_decode, StepKind last) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "base/clock.h"
 #include "engine/options.h"
 
 namespace fathom {
@@ -16,14 +17,42 @@ class StepCosts {
   void observe_decode(double seconds);
 
   double decode_seconds() const { return decode_seconds_; }  // 0: not known
+  double prefill_seconds(int64_t num_tokens) const;          // 0: not known
   // The tokens a prefill step may have to last `seconds`; 0 when not even an empty one fits, or not known.
   int64_t prefill_tokens_within(double seconds) const;
 
  private:
+  struct Line {
+    double fixed = 0;      // seconds
+    double per_token = 0;  // seconds; 0: not known
+  };
+  Line line() const;
+
   static constexpr double kForget = 0.85;  // weight of the past against one new observation
   // Exponentially weighted sums for the line seconds = a + b * tokens.
   double weight_ = 0, sum_x_ = 0, sum_y_ = 0, sum_xx_ = 0, sum_xy_ = 0;
   double decode_seconds_ = 0;
+};
+
+// Whether a step that several requests share is stopped for one that was cancelled: not when it is about to
+// end anyway, and never twice running, so that cancels cannot keep the others from moving on. At least every
+// other step runs to its end.
+class SharedStepStop {
+ public:
+  static constexpr Duration kSoon = std::chrono::milliseconds(500);
+
+  // `expected`: how long the step should last; zero: not known.
+  void on_begin(TimePoint now, Duration expected);
+  // The step that has begun and not ended.
+  bool may_stop(TimePoint now) const;
+  void on_stop() { stopped_ = true; }
+  void on_end() { last_stopped_ = stopped_; }
+
+ private:
+  TimePoint begin_{};
+  Duration expected_{};
+  bool stopped_ = false;       // this step
+  bool last_stopped_ = false;  // the step before
 };
 
 enum class StepKind : uint8_t { kNone, kPrefill, kDecode };

@@ -84,5 +84,39 @@ TEST(Arbiter, with_nothing_decoding_the_step_limit_rules) {
   EXPECT_EQ(choose_chunk_tokens(options, costs, false, 1), options.prefill_chunk_tokens);
 }
 
+TEST(Arbiter, tells_how_long_a_prefill_step_will_last) {
+  StepCosts costs;
+  EXPECT_EQ(costs.prefill_seconds(100), 0);
+  for (int i = 0; i < 20; ++i) costs.observe_prefill(64 + 64 * (i % 4), 0.1 + 0.001 * (64 + 64 * (i % 4)));
+  EXPECT_NEAR(costs.prefill_seconds(512), 0.1 + 0.512, 1e-6);
+}
+
+TEST(Arbiter, a_shared_step_is_stopped_unless_it_ends_soon_and_never_twice_running) {
+  using std::chrono::milliseconds;
+  SharedStepStop rule;
+  const TimePoint begin{};
+  const auto may = [&](int expected_ms, int elapsed_ms) {
+    rule.on_begin(begin, milliseconds(expected_ms));
+    const bool stops = rule.may_stop(begin + milliseconds(elapsed_ms));
+    rule.on_end();
+    return stops;
+  };
+  EXPECT_TRUE(may(0, 10)) << "of unknown length";
+  EXPECT_FALSE(may(20, 10));
+  EXPECT_FALSE(may(20, 400)) << "late, but not for long yet";
+  EXPECT_TRUE(may(20, 600));
+  EXPECT_TRUE(may(1500, 100));
+  EXPECT_FALSE(may(1500, 1100));
+  EXPECT_TRUE(may(1500, 1600)) << "later than expected: nobody knows for how long";
+
+  rule.on_begin(begin, milliseconds(1500));
+  ASSERT_TRUE(rule.may_stop(begin));
+  rule.on_stop();
+  EXPECT_FALSE(rule.may_stop(begin)) << "stopped already";
+  rule.on_end();
+  EXPECT_FALSE(may(1500, 100)) << "the step after one that was stopped runs to its end";
+  EXPECT_TRUE(may(1500, 100));
+}
+
 }  // namespace
 }  // namespace fathom

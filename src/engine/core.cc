@@ -169,8 +169,13 @@ Status EngineCore::run_timed(StepKind kind, std::span<StepShare> shares) {
   const bool is_prefill = kind == StepKind::kPrefill;
   if (observer_ != nullptr) {
     std::vector<RequestId> requests;
-    for (const StepShare& share : shares) requests.push_back(share.sequence->id);
-    observer_->on_step_begin(is_prefill ? *parts_.prefill : *parts_.decode, requests);
+    int64_t num_tokens = 0;
+    for (const StepShare& share : shares) {
+      requests.push_back(share.sequence->id);
+      num_tokens += share.num_tokens;
+    }
+    const double expected = is_prefill ? costs_.prefill_seconds(num_tokens) : costs_.decode_seconds();
+    observer_->on_step_begin(is_prefill ? *parts_.prefill : *parts_.decode, requests, from_seconds(expected));
   }
   const TimePoint begin = clock_.now();
   const Status status = is_prefill ? prefill_.run(shares) : decode_.run(shares);

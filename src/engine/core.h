@@ -27,7 +27,8 @@ namespace fathom {
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
-  virtual void on_step_begin(Executor& executor, std::span<const RequestId> requests) = 0;
+  // `expected`: how long the step should last, by those before; zero: not known.
+  virtual void on_step_begin(Executor& executor, std::span<const RequestId> requests, Duration expected) = 0;
   virtual void on_step_end() = 0;
 };
 

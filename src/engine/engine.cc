@@ -71,10 +71,15 @@ class Engine::Impl final : public StepObserver {
     std::lock_guard lock(mu_);
     cancels_.push_back(id);
     wake_.notify_all();
-    // The step under way is stopped when nobody is left who wants it.
-    if (running_executor_ == nullptr) return;
-    std::erase(running_requests_, id);
-    if (running_requests_.empty()) running_executor_->request_stop();
+    if (running_executor_ == nullptr || std::erase(running_requests_, id) == 0) return;
+    // The step under way is stopped when nobody is left who wants it, and for others' sake when it would hold
+    // the cancelled request's blocks for long: theirs is done again.
+    if (running_requests_.empty()) {
+      running_executor_->request_stop();
+    } else if (stop_rule_.may_stop(clock_.now())) {
+      stop_rule_.on_stop();
+      running_executor_->request_stop();
+    }
   }
 
   bool drain(TimePoint deadline) {
@@ -102,9 +107,10 @@ class Engine::Impl final : public StepObserver {
   }
   const EngineOptions& options() const { return options_; }
 
-  void on_step_begin(Executor& executor, std::span<const RequestId> requests) override {
+  void on_step_begin(Executor& executor, std::span<const RequestId> requests, Duration expected) override {
     std::lock_guard lock(mu_);
     running_executor_ = &executor;
+    stop_rule_.on_begin(clock_.now(), expected);
     running_requests_.assign(requests.begin(), requests.end());
     // Cancelled between the mailbox and here.
     for (const RequestId id : cancels_) std::erase(running_requests_, id);
@@ -113,6 +119,7 @@ class Engine::Impl final : public StepObserver {
   void on_step_end() override {
     std::lock_guard lock(mu_);
     running_executor_ = nullptr;
+    stop_rule_.on_end();
   }
 
  private:
@@ -230,6 +237,7 @@ class Engine::Impl final : public StepObserver {
   bool stop_ = false;
   Executor* running_executor_ = nullptr;
   std::vector<RequestId> running_requests_;  // of the step under way, less those cancelled meanwhile
+  SharedStepStop stop_rule_;
   EngineStats stats_;
 
   std::thread thread_;

@@ -44,7 +44,7 @@ class Engine {
   Result<RequestId> submit(GenerationRequest request, std::shared_ptr<GenerationListener> listener);
 
   // Any time, any number of times, also for requests that ended. on_finished(kCancelled) follows within a
-  // step unless the request ends first; a prefill step running for this request alone is stopped.
+  // step unless the request ends first; a step that would last long is stopped, see SharedStepStop.
   void cancel(RequestId id);
 
   // Refuses new requests from now on, lets the rest run until `deadline`, ends what is left then with

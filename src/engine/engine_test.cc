@@ -152,6 +152,56 @@ TEST(Engine, a_cancel_stops_a_long_prefill) {
   expect_all_blocks_back(engine->stats());
 }
 
+// Two requests share a prefill step that would last for ever; one is cancelled. It ends at once, the other's
+// part is done again and comes out right.
+TEST(Engine, a_cancel_stops_a_long_step_that_others_share) {
+  ManualClock clock;
+  Executor* executor = nullptr;
+  std::atomic<bool> first_held{false}, shared_endless{false}, in_first{false}, in_shared{false};
+  ScriptedOptions prefill;
+  prefill.on_step = [&](std::span<const RankBatch> ranks) -> Status {
+    const bool shared = ranks[0].chunks.size() > 1;
+    if (!shared) {
+      if (!first_held.load()) return ok_status();  // the warm-up, and what follows
+      in_first.store(true);
+      while (first_held.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      clock.advance(std::chrono::seconds(10));  // so the next one is expected to last long
+      return ok_status();
+    }
+    if (!shared_endless.exchange(false)) return ok_status();
+    in_shared.store(true);
+    while (!static_cast<ScriptedExecutor*>(executor)->stop_requested()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return Status(StatusCode::kCancelled, "stopped");
+  };
+  EngineParts parts = scripted_parts(64, prefill);
+  executor = parts.prefill.get();
+  const auto engine = Engine::create(small_options(), std::move(parts), clock).value();
+  first_held.store(true);
+  shared_endless.store(true);
+  std::vector<std::shared_ptr<RecordingListener>> listeners;
+  std::vector<RequestId> ids;
+  const auto submit = [&](uint64_t seed) {
+    listeners.push_back(std::make_shared<RecordingListener>());
+    ids.push_back(engine->submit(make_request(seed, 30, 4), listeners.back()).value());
+  };
+  submit(1);
+  while (!in_first.load()) std::this_thread::yield();
+  submit(2);
+  submit(3);
+  first_held.store(false);
+  while (!in_shared.load()) std::this_thread::yield();
+  engine->cancel(ids[1]);
+  for (const auto& listener : listeners) listener->wait();
+  EXPECT_EQ(listeners[1]->info.reason, FinishReason::kCancelled);
+  for (const size_t other : {0, 2}) {
+    EXPECT_EQ(listeners[other]->info.reason, FinishReason::kLength);
+    EXPECT_EQ(listeners[other]->tokens.size(), 4u);
+  }
+  expect_all_blocks_back(engine->stats());
+}
+
 // Is cancelled by another thread after it has left the queue and before its first step.
 class CancelledListener final : public GenerationListener {
  public:

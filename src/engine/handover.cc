@@ -7,26 +7,6 @@ namespace fathom {
 
 using enum HandoverAction;
 
-std::string_view handover_message_name(HandoverMessage message) {
-  switch (message) {
-    case HandoverMessage::kOffer:
-      return "offer";
-    case HandoverMessage::kWritten:
-      return "written";
-    case HandoverMessage::kStopped:
-      return "stopped";
-    case HandoverMessage::kCancel:
-      return "cancel";
-    case HandoverMessage::kAccept:
-      return "accept";
-    case HandoverMessage::kReject:
-      return "reject";
-    case HandoverMessage::kAck:
-      return "ack";
-  }
-  return "unknown";
-}
-
 HandoverAction PrefillLeg::end(State outcome, HandoverAction actions) {
   state_ = outcome;
   return actions | kRelease;

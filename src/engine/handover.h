@@ -36,7 +36,6 @@ enum class HandoverMessage : uint8_t {
   kReject,  // none; or: a leg that has ended got a message it could only answer by this
   kAck,     // the request is decode's now
 };
-std::string_view handover_message_name(HandoverMessage message);
 
 // What a leg asks its owner to do, in the order of the bits. `send_*` go to the other leg.
 enum class HandoverAction : uint32_t {

@@ -17,6 +17,12 @@ using enum HandoverAction;
 using Message = HandoverMessage;
 using Event = HandoverEvent;
 
+// For the trace that leads to a broken rule.
+std::string message_name(Message message) {
+  constexpr const char* kNames[] = {"offer", "written", "stopped", "cancel", "accept", "reject", "ack"};
+  return kNames[static_cast<size_t>(message)];
+}
+
 enum class Writer : uint8_t { kNone, kActive, kComplete, kIncomplete };
 
 struct World {
@@ -99,7 +105,7 @@ World with(const World& w, const std::string& step) {
 // Deliveries and losses of every message under way.
 void add_messages(const World& w, std::vector<World>& next) {
   for (const Message message : std::set<Message>(w.to_decode.begin(), w.to_decode.end())) {
-    const std::string name(handover_message_name(message));
+    const std::string name = message_name(message);
     World lost = with(w, "lose-" + name);
     lost.to_decode.erase(lost.to_decode.find(message));
     next.push_back(lost);
@@ -113,7 +119,7 @@ void add_messages(const World& w, std::vector<World>& next) {
     }
   }
   for (const Message message : std::set<Message>(w.to_prefill.begin(), w.to_prefill.end())) {
-    const std::string name(handover_message_name(message));
+    const std::string name = message_name(message);
     World lost = with(w, "lose-" + name);
     lost.to_prefill.erase(lost.to_prefill.find(message));
     next.push_back(lost);

@@ -39,7 +39,8 @@ struct EngineOptions {
   double decode_gap_ratio_max = 2.5;
   double decode_gap_seconds_max = 0.25;
   // Length a prefill step may reach when nothing decodes: bounds how long a new request waits behind it (a
-  // cancelled one stops it). Longer steps read weights and expand the stored latent less often.
+  // cancelled one may stop it, see SharedStepStop). Longer steps read weights and expand the stored latent
+  // less often.
   double prefill_step_seconds_max = 1.5;
 
   double handover_lease_seconds = 10;  // a hand-over without an answer for so long is given up and replayed

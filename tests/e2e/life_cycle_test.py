@@ -42,6 +42,32 @@ def test_a_disconnect_frees_everything_within_a_second(server):
         assert stopped_at - before < 1500, "it ran on to max_tokens"
 
 
+def test_a_disconnect_in_a_long_prefill_that_others_share_frees_its_blocks_within_a_second():
+    """Two long prompts are computed in steps of a second and a half together; one client leaves early in a step."""
+    server = Server("--max-context", "8192", **SLOW)
+    try:
+        waits = []
+        for round_ in range(3):
+            socks = []
+            for which in range(2):
+                prompt = [100 + (i * 7 + 13 * which + 29 * round_) % 1800 for i in range(7800)]
+                data = json.dumps({"prompt": prompt, "max_tokens": 2, "user_id": f"{which} {round_}"}).encode()
+                socks.append(socket.create_connection(("127.0.0.1", server.port)))
+                socks[-1].sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+            server.wait_until(20, lambda: server.metrics()["fathom_requests_prefilling"] == 2)
+            steps = server.metrics()["fathom_prefill_steps_total"]
+            server.wait_until(20, lambda: server.metrics()["fathom_prefill_steps_total"] > steps)
+            start = time.monotonic()
+            socks[1].close()
+            server.wait_until(10, lambda: server.metrics()["fathom_requests_prefilling"] == 1)
+            waits.append(time.monotonic() - start)
+            socks[0].close()
+            server.wait_until_idle(2)
+        assert sorted(waits)[1] < 1 * SLOWER, waits
+    finally:
+        assert server.stop() == 0
+
+
 def test_200_streams_with_random_disconnects_leave_nothing_behind(server):
     rng = random.Random(3)
     plans = [(rng.random() < 0.5, rng.uniform(0, 1.5), rng.randint(5, 60)) for _ in range(200)]
