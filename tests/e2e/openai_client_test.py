@@ -83,6 +83,19 @@ def test_a_stream_says_what_the_whole_answer_says(client, model):
     assert order == sorted(order, reverse=True), "reasoning comes before content"
 
 
+def test_a_deepseek_client_that_takes_one_field_of_a_chunk_loses_nothing(client, model):
+    """The loop of DeepSeek's guide: a chunk is reasoning or content, and what is not reasoning has a string to append."""
+    whole = client.chat.completions.create(model=model, messages=QUESTION, temperature=0).choices[0].message
+    for _ in range(20):
+        reasoning_content, content = "", ""
+        for chunk in client.chat.completions.create(model=model, messages=QUESTION, temperature=0, stream=True):
+            if getattr(chunk.choices[0].delta, "reasoning_content", None):
+                reasoning_content += chunk.choices[0].delta.reasoning_content
+            else:
+                content += chunk.choices[0].delta.content
+        assert (reasoning_content, content) == (whole.reasoning_content, whole.content)
+
+
 def test_async_clients_side_by_side(server, model):
     async def ask(client, a, b, stream):
         messages = [{"role": "user", "content": f"What is {a} + {b}?"}]

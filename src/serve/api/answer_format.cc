@@ -1,6 +1,10 @@
 // Answers as JSON: OpenAI's objects and chunks with DeepSeek's additions.
 #include "serve/api/answer_format.h"
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "serve/api/json.h"
 #include "text/utf8.h"
 
@@ -133,7 +137,9 @@ class ChatFormat final : public JsonFormat {
     Json delta = Json::object();
     if (!choice.started) delta = Json{{"role", "assistant"}, {"content", ""}};
     if (!choice.part.reasoning.empty()) delta["reasoning_content"] = choice.part.reasoning;
-    if (!choice.part.content.empty()) delta["content"] = choice.part.content;
+    // Clients append the content of every chunk without reasoning, the last one's too: there it is a string,
+    // if an empty one.
+    if (choice.part.reasoning.empty()) delta["content"] = choice.part.content;
     std::string out;
     ObjectText json(out);
     json.add(head_json(head, chunk_name_));
@@ -278,6 +284,19 @@ class CompletionFormat final : public JsonFormat {
 };
 
 }  // namespace
+
+std::optional<ChoiceAnswer> take_reasoning(ChoiceAnswer& choice) {
+  AnswerPart& part = choice.part;
+  if (part.reasoning.empty() || part.content.empty()) return std::nullopt;
+  ChoiceAnswer taken{.index = choice.index, .prompt = choice.prompt, .started = choice.started};
+  taken.part.reasoning = std::exchange(part.reasoning, {});
+  const auto content = std::find_if(part.tokens.begin(), part.tokens.end(), [](const AnswerToken& token) {
+    return token.part == AnswerToken::Part::kContent;
+  });
+  taken.part.tokens.assign(std::make_move_iterator(part.tokens.begin()), std::make_move_iterator(content));
+  part.tokens.erase(part.tokens.begin(), content);
+  return taken;
+}
 
 std::unique_ptr<AnswerFormat> make_chat_format(const Tokenizer& tokenizer,
                                                const AnswerFormatOptions& options) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,11 @@ struct ChoiceAnswer {
   int64_t completion_tokens = 0;
   int64_t reasoning_tokens = 0;
 };
+
+// Takes the reasoning, with the tokens before the first one of the content, out of a choice that holds
+// content too; nullopt when it does not hold both. DeepSeek's clients read one or the other of a chunk, so
+// none may carry both.
+std::optional<ChoiceAnswer> take_reasoning(ChoiceAnswer& choice);
 
 // What is counted for each value of an answer while it is held, with its share of the text: a token, and each
 // log-probability with the token it belongs to.

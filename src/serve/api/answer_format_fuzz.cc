@@ -95,6 +95,11 @@ void check_stream(const Case& c, const AnswerFormat& format) {
     take_events(events, whole.part, whole.finish_reason);
   };
   const auto send = [&] {
+    if (const std::optional<ChoiceAnswer> reasoning = take_reasoning(streamed)) {
+      client.take(format.chunk(head, *reasoning, nullptr));
+      streamed.started = true;
+    }
+    CHECK(streamed.part.reasoning.empty() || streamed.part.content.empty());
     client.take(format.chunk(head, streamed, nullptr));
     streamed.started = true;
     streamed.part = AnswerPart();

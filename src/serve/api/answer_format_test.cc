@@ -46,6 +46,33 @@ TEST(AnswerFormat, chat_logprobs_keep_reasoning_content_and_the_rest_apart) {
   }
 }
 
+TEST(AnswerFormat, no_chunk_carries_reasoning_and_content) {
+  const Tokenizer tokenizer = fixture_tokenizer();
+  using Part = AnswerToken::Part;
+  ChoiceAnswer choice{.index = 3, .finish_reason = "stop"};
+  choice.part = {.reasoning = "a", .content = "cd"};
+  choice.part.tokens = {token('a', Part::kReasoning, {}), token('b', Part::kNone, {}),
+                        token('c', Part::kContent, {}), token('d', Part::kContent, {}),
+                        token('e', Part::kNone, {})};
+  const auto format =
+      make_chat_format(tokenizer, {.logprobs = true, .return_token_ids = true, .reasoning = true});
+  const std::optional<ChoiceAnswer> reasoning = take_reasoning(choice);
+  ASSERT_TRUE(reasoning.has_value());
+  const Json first = Json::parse(format->chunk({}, *reasoning, nullptr))["choices"][0];
+  choice.started = true;
+  const Json second = Json::parse(format->chunk({}, choice, nullptr))["choices"][0];
+  EXPECT_EQ(first["index"], 3);
+  EXPECT_EQ(first["delta"], (Json{{"role", "assistant"}, {"content", ""}, {"reasoning_content", "a"}}));
+  EXPECT_EQ(first["finish_reason"], nullptr);
+  EXPECT_EQ(first["token_ids"].size(), 2u);
+  EXPECT_EQ(second["delta"], (Json{{"content", "cd"}}));
+  EXPECT_EQ(second["finish_reason"], "stop");
+  EXPECT_EQ(second["token_ids"].size(), 3u);
+  EXPECT_FALSE(take_reasoning(choice).has_value());
+  choice.part = {};
+  EXPECT_EQ(Json::parse(format->chunk({}, choice, nullptr))["choices"][0]["delta"], (Json{{"content", ""}}));
+}
+
 TEST(AnswerFormat, completions_list_the_sampled_token_beside_the_likeliest) {
   const Tokenizer tokenizer = fixture_tokenizer();
   ChoiceAnswer choice;

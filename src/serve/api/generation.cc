@@ -325,12 +325,20 @@ void Generation::send_delta(int index) {
   holding_back_ = http_->unsent_bytes() > context_.options.coalesce_bytes;
   if (holding_back_ && !choice.closed && answer.started) return;
 
+  if (std::optional<ChoiceAnswer> reasoning = take_reasoning(answer)) {
+    send_chunk(*reasoning);
+    answer.started = true;
+  }
+  send_chunk(answer);
+  answer.part = AnswerPart();
+  choice.told = choice.closed;
+}
+
+void Generation::send_chunk(ChoiceAnswer& answer) {
   const bool due = plan_.options.return_token_ids && !answer.started;
   http_->write(sse(plan_.format->chunk(head_, answer, due ? &plan_.prompts[answer.prompt] : nullptr)));
   last_sent_ = context_.clock.now();
   answer.started = true;
-  answer.part = AnswerPart();
-  choice.told = choice.closed;
 }
 
 void Generation::send_everything_held() {

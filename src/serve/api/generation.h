@@ -75,6 +75,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   AnswerToken::Part part_of(Choice& choice, const OutputToken& token) const;
   void apply(Choice& choice, std::vector<OutputEvent> events);
   void send_delta(int index);
+  void send_chunk(ChoiceAnswer& answer);
   void send_everything_held();
   void finish_if_complete();
   void fail(const ApiError& error);
