@@ -22,13 +22,19 @@ namespace {
 
 constexpr int kCountMax = 1 << 20;  // of requests and connections
 constexpr int64_t kBodyBytesMax = int64_t{1} << 32;
+constexpr int64_t kBodiesBytesMax = int64_t{1} << 40;
 constexpr int64_t kAnswerBytesMin = int64_t{1} << 20;
 constexpr int64_t kAnswerBytesMax = int64_t{1} << 40;
 constexpr double kSecondsMax = 1e6;  // of any time-out; far from what the clock's type can hold
 
+double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
+
 struct Flags {
   serve::ServeOptions options;
-  double header_timeout_s = 10, body_timeout_s = 60, idle_timeout_s = 75, write_stall_s = 30;
+  double header_timeout_s = seconds(options.http.header_timeout_max);
+  double body_timeout_s = seconds(options.http.body_timeout_max);
+  double idle_timeout_s = seconds(options.http.idle_timeout_max);
+  double write_stall_s = seconds(options.http.write_stall_max);
   std::string log_level = "info";
 };
 
@@ -40,11 +46,10 @@ void add_flags(CLI::App& command, Flags& flags) {
   add_model_options(command, options.model);
   command.add_option("--host", options.http.host, "Address to listen on")->capture_default_str();
   command.add_option("--port", options.http.port, "Port; 0 takes any free one")->capture_default_str();
-  // An empty name (an unset variable in a script) must not open the server to everyone.
   command
       .add_option("--api-key-file", options.api_key_file,
                   "File with one API key per line, optionally with a name")
-      ->check(CLI::Validator([](std::string& path) { return path.empty() ? "names no file" : ""; }, "FILE"));
+      ->check(not_empty());
   command
       .add_option("--requests-per-key", options.admission.requests_per_key_max,
                   "Requests of one key in flight, with --api-key-file; more get 429")
@@ -58,6 +63,11 @@ void add_flags(CLI::App& command, Flags& flags) {
       ->capture_default_str();
   command.add_option("--body-max", options.http.body_bytes_max, "Largest request body; larger get 413")
       ->transform(byte_size(1, kBodyBytesMax))
+      ->capture_default_str();
+  command
+      .add_option("--bodies-max", options.http.bodies_bytes_max,
+                  "All request bodies that are being read or parsed, together; more get 503")
+      ->transform(byte_size(1, kBodiesBytesMax))
       ->capture_default_str();
   command
       .add_option("--answer-max", options.answer_bytes_max,
@@ -79,6 +89,8 @@ void add_flags(CLI::App& command, Flags& flags) {
               "Seconds between `: keep-alive` comments");
   add_seconds("--request-timeout", options.request_timeout_s,
               "Seconds from a request to its last token, at most");
+  add_seconds("--queue-timeout", options.model.engine.queue_seconds_max,
+              "Seconds a request may wait to start, or for its next step, until it ends with 503");
   add_seconds("--stall-timeout", options.stall_timeout_s,
               "Seconds without progress after which the engine counts as stalled: requests end with an "
               "error, /health and /ready are 503");
@@ -157,6 +169,8 @@ int run(Flags& flags) {
   set_log_level(level_of(flags.log_level));
   flags.options.model.show_progress = true;
   serve::HttpOptions& http = flags.options.http;
+  std::string& host = http.host;  // in brackets, as in a URL, too
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   http.header_timeout_max = milliseconds(flags.header_timeout_s);
   http.body_timeout_max = milliseconds(flags.body_timeout_s);
   http.idle_timeout_max = milliseconds(flags.idle_timeout_s);

@@ -107,15 +107,16 @@ std::string ServerImpl::summary() const {
   };
   std::string text = model_->summary();
   text += fmt::format(
-      "clients    {}; requests {}{}, connections {}, body {}, answer {}\n",
+      "clients    {}; requests {}{}, connections {}, body {}, bodies {}, answer {}\n",
       context_->keys.required() ? "API key" : "no key asked for", options_.admission.requests_max,
       context_->keys.required() ? fmt::format(" ({} per key)", options_.admission.requests_per_key_max) : "",
       http.connections_max, bytes_text(static_cast<int64_t>(http.body_bytes_max)),
-      bytes_text(options_.answer_bytes_max));
-  text += fmt::format("time-outs  header {} s, body {} s, idle {} s, write {} s, request {} s, stall {} s\n",
-                      seconds(http.header_timeout_max), seconds(http.body_timeout_max),
-                      seconds(http.idle_timeout_max), seconds(http.write_stall_max),
-                      options_.request_timeout_s, options_.stall_timeout_s);
+      bytes_text(static_cast<int64_t>(http.bodies_bytes_max)), bytes_text(options_.answer_bytes_max));
+  text += fmt::format(
+      "time-outs  header {} s, body {} s, idle {} s, write {} s, request {} s, queue {} s, stall {} s\n",
+      seconds(http.header_timeout_max), seconds(http.body_timeout_max), seconds(http.idle_timeout_max),
+      seconds(http.write_stall_max), options_.request_timeout_s, options_.model.engine.queue_seconds_max,
+      options_.stall_timeout_s);
   return text;
 }
 

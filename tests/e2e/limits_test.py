@@ -2,10 +2,11 @@
 import contextlib
 import json
 import socket
+import subprocess
 import time
 
 import pytest
-from conftest import SLOWER, Server, raw_exchange
+from conftest import BINARY, SLOWER, Server, raw_exchange
 
 CHAT = "/v1/chat/completions"
 HI = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
@@ -130,6 +131,38 @@ def test_a_request_that_ran_out_of_time_later_keeps_what_it_has():
         assert 4 < answer.json["usage"]["completion_tokens"] < 4 * 3900
         server.wait_until_idle(2)
         assert server.post(CHAT, HI).status == 200
+
+
+def test_a_request_that_waited_too_long_in_the_queue_is_a_503():
+    with serving("--max-running", "1", "--queue-timeout", "1", env=SLOW_KERNELS) as server:
+        slow = {"messages": HI["messages"], "max_tokens": 4000, "ignore_eos": True}
+        with connect(server, request_bytes(CHAT, slow)):
+            server.wait_until(10 * SLOWER, lambda: server.metrics()["fathom_requests_decoding"] == 1)
+            start = time.monotonic()
+            reply = server.post(CHAT, HI)
+            took_s = time.monotonic() - start
+        assert reply.status == 503 and "waited 1 s" in reply.json["error"]["message"]
+        assert int(reply.headers["Retry-After"]) >= 1
+        assert 0.9 < took_s < 5 * SLOWER, took_s
+        server.wait_until_idle(5 * SLOWER)
+
+
+def test_all_bodies_together_have_a_limit():
+    with serving("--body-max", "1M", "--bodies-max", "1M") as server:
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+        with connect(server, head + b" " * 900_000):
+            time.sleep(0.5)
+            refused = raw_exchange(server.port, head + b" " * 900_000)
+            assert refused.startswith(b"HTTP/1.1 503 ") and b"Retry-After" in refused and b"request bodies" in refused
+            assert server.post(CHAT, HI).status == 200, "small ones still fit"
+        time.sleep(0.5)
+        assert raw_exchange(server.port, head + b" " * 1_000_000).startswith(b"HTTP/1.1 400 "), "room again"
+
+
+def test_bodies_max_holds_at_least_one_body():
+    done = subprocess.run([str(BINARY), "serve", "--port", "0", "--body-max", "2M", "--bodies-max", "1M"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--bodies-max" in done.stderr and "--body-max" in done.stderr
 
 
 def test_unsent_bytes_have_a_limit_of_their_own():

@@ -17,15 +17,16 @@
 
 namespace fathom::serve {
 
+// From ServeOptions, which has the defaults.
 struct ApiOptions {
   std::string served_model_name;
-  int64_t created_unix_s = 0;      // of the served model, as /v1/models shows it: the start
-  std::string system_fingerprint;  // the model fingerprint's first digits
-  std::chrono::milliseconds keep_alive_interval{5'000};  // `: keep-alive` on streams that are silent
+  int64_t created_unix_s = 0;                       // of the served model, as /v1/models shows it: the start
+  std::string system_fingerprint;                   // the model fingerprint's first digits
+  std::chrono::milliseconds keep_alive_interval{};  // `: keep-alive` on streams that are silent
   // An engine that has shown no progress for so long is stalled: requests end with an error, and /health and
   // /ready answer 503.
-  std::chrono::milliseconds stall_max{30'000};
-  std::chrono::milliseconds request_timeout_max{30 * 60'000};  // submission to last token
+  std::chrono::milliseconds stall_max{};
+  std::chrono::milliseconds request_timeout_max{};  // submission to last token
   // Above this many unsent bytes a stream's deltas are merged instead of sent one by one.
   size_t coalesce_bytes = 64 << 10;
 };

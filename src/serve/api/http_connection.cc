@@ -329,6 +329,7 @@ void Connection::dispatch() {
   deadline_.cancel();
   request_.body = std::move(parser_->get().body());
   request_.body_bytes = request_.body.size();
+  request_.arrived = SystemClock().now();
   const bool keep_alive = parser_->get().keep_alive() && owner_.accepting();
   answer_done_ = false;
   exchange_ = std::make_shared<Exchange>(shared_from_this(), owner_.io(), std::move(request_),

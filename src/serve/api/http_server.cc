@@ -18,6 +18,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+constexpr size_t kLargeBodyBytes = 256 << 10;
+
 HttpResponse out_of_memory() {
   return {.status = 503,
           .body = R"({"error":{"message":"the server has no memory for this request",)"
@@ -28,7 +30,7 @@ HttpResponse out_of_memory() {
 class ServerImpl final : public HttpServer, public ConnectionOwner {
  public:
   ServerImpl(const HttpOptions& options, int worker_threads)
-      : options_(options), acceptor_(io_), workers_(worker_threads), outputs_(worker_threads) {}
+      : options_(options), acceptor_(io_), workers_(worker_threads), large_(1), outputs_(worker_threads) {}
   ~ServerImpl() override;
 
   Status bind();
@@ -44,7 +46,10 @@ class ServerImpl final : public HttpServer, public ConnectionOwner {
   bool accepting() const override { return accepting_; }
   std::optional<HttpResponse> refuse_head(const HttpRequest& head) override { return refuse_head_(head); }
   void handle(std::shared_ptr<HttpExchange> exchange) override {
-    asio::thread_pool& threads = exchange->request().body.empty() ? outputs_ : workers_;
+    const size_t body_bytes = exchange->request().body.size();
+    asio::thread_pool& threads = body_bytes == 0                ? outputs_
+                                 : body_bytes < kLargeBodyBytes ? workers_
+                                                                : large_;
     run_on(threads, [this, exchange = std::move(exchange)] {
       if (exchange->gone()) return;
       refill_memory_reserve();
@@ -73,6 +78,8 @@ class ServerImpl final : public HttpServer, public ConnectionOwner {
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   asio::thread_pool workers_;
+  asio::thread_pool
+      large_;  // one thread: their tokens take seconds and gigabytes, and small ones must not wait
   asio::thread_pool outputs_;
   uint16_t port_ = 0;
   bool accepting_ = true;                              // socket thread
@@ -82,6 +89,10 @@ class ServerImpl final : public HttpServer, public ConnectionOwner {
 };
 
 Status ServerImpl::bind() {
+  if (options_.bodies_bytes_max < options_.body_bytes_max) {
+    return invalid_argument("--bodies-max {} is less than --body-max {}: such a body would never fit",
+                            options_.bodies_bytes_max, options_.body_bytes_max);
+  }
   error_code error;
   const auto address =
       asio::ip::make_address(options_.host == "localhost" ? "127.0.0.1" : options_.host, error);
@@ -174,6 +185,7 @@ ServerImpl::~ServerImpl() {
     for (const auto& connection : open) connection->close();
   });
   workers_.join();
+  large_.join();
   outputs_.join();
   // A second turn of the loop lets the closed connections' handlers run.
   asio::post(io_, [this] { io_.stop(); });

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace fathom::serve {
@@ -38,6 +39,7 @@ struct HttpRequest {
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;                                          // empty once dropped
   size_t body_bytes = 0;                                     // its size as it came
+  TimePoint arrived{};                                       // when all of it was there
 
   std::string_view header(std::string_view lower_name) const;
 };
@@ -79,7 +81,7 @@ using HttpHandler = std::function<void(std::shared_ptr<HttpExchange>)>;
 // only: the handler checks again.
 using HttpHeadCheck = std::function<std::optional<HttpResponse>(const HttpRequest& head)>;
 
-// Runs one thread for sockets, `worker_threads` for handlers of requests with a body (parsing, templates,
+// Runs one thread for sockets, `worker_threads` and one for large ones for handlers of requests with a body (parsing, templates,
 // tokenising), and as many again for the rest: output of running requests and requests without a body must
 // not wait behind somebody's long prompt.
 class HttpServer {

@@ -45,7 +45,7 @@ void record(ApiContext& context, const HttpRequest& request, std::string_view ro
 class ObservedExchange final : public HttpExchange, public std::enable_shared_from_this<ObservedExchange> {
  public:
   ObservedExchange(ApiContext& context, std::shared_ptr<HttpExchange> inner, std::string_view route)
-      : context_(context), inner_(std::move(inner)), route_(route), start_(context.clock.now()) {}
+      : context_(context), inner_(std::move(inner)), route_(route) {}
   ~ObservedExchange() override {
     // Neither answered nor left: only a handler that forgot its request ends here.
     if (!done_.load()) observe(inner_->gone() ? 499 : 500);
@@ -81,13 +81,13 @@ class ObservedExchange final : public HttpExchange, public std::enable_shared_fr
  private:
   void observe(int status) {
     if (done_.exchange(true)) return;
-    record(context_, inner_->request(), route_, status, to_seconds(context_.clock.now() - start_));
+    record(context_, inner_->request(), route_, status,
+           to_seconds(context_.clock.now() - inner_->request().arrived));
   }
 
   ApiContext& context_;
   const std::shared_ptr<HttpExchange> inner_;
   const std::string_view route_;
-  const TimePoint start_;
   std::atomic<bool> done_{false};
 };
 
