@@ -77,7 +77,7 @@ TEST(Inspect, broken_weights_are_an_error) {
   cp.tensors.erase("lm_head.weight");
   cp.write(folder);
   EXPECT_EQ(inspect_model(*folder.source()).status().message(),
-            folder.path() + ": 'lm_head.weight': missing from the checkpoint's 1 file(s)");
+            folder.path() + ": model.safetensors: 'lm_head.weight': the tensor is missing");
 }
 
 }  // namespace

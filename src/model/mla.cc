@@ -19,7 +19,7 @@ void mla_project(const MlaContext& c, const AttentionWeights& w, const float* in
   ForwardActivations& a = c.a;
   const int64_t t = c.batch.num_rows();
   const Activations h = a.h.rows(t);
-  norm_level(c.stream, a.x.rows(t), input_norm, c.shape.norm_eps, h);
+  norm_level(c.stream, a.x.rows(t), {input_norm, c.shape.norm_eps}, h);
   if (w.q_a_proj.n > 0) {
     linear_level(c.stream, {{h, &w.q_a_proj, a.c_q.rows(t)}, {h, &w.kv_a_proj_with_mqa, a.c_kv.rows(t)}});
     norm_query_and_store_kv_level(c, w);

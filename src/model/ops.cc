@@ -173,22 +173,22 @@ void linear_level(Stream& stream, std::initializer_list<LinearOp> ops) {
   });
 }
 
-void norm_level(Stream& stream, MatrixView<const float> x, const float* gain, float eps,
+void norm_level(Stream& stream, MatrixView<const float> x, const RmsNormWeights& norm,
                 const Activations& out) {
   stream.for_rows(x.rows, [&](int64_t begin, int64_t end, std::byte* scratch) {
     auto* const normed = reinterpret_cast<float*>(scratch);
     for (int64_t row = begin; row < end; ++row) {
-      rms_norm(one_row(x.row(row), x.cols), gain, eps, one_row(normed, x.cols));
+      rms_norm(one_row(x.row(row), x.cols), norm.gain, norm.eps, one_row(normed, x.cols));
       quantize_rows(one_row(const_cast<const float*>(normed), x.cols), act_row_range(out, row, row + 1));
     }
   });
 }
 
-void add_norm_level(Stream& stream, MatrixView<const float> delta, MatrixView<float> x, const float* gain,
-                    float eps, MatrixView<float> normed, const Activations& out) {
+void add_norm_level(Stream& stream, MatrixView<const float> delta, MatrixView<float> x,
+                    const RmsNormWeights& norm, MatrixView<float> normed, const Activations& out) {
   stream.for_rows(x.rows, [&](int64_t begin, int64_t end, std::byte*) {
     add_rows(delta.row_range(begin, end), x.row_range(begin, end));
-    rms_norm(x.row_range(begin, end), gain, eps, normed.row_range(begin, end));
+    rms_norm(x.row_range(begin, end), norm.gain, norm.eps, normed.row_range(begin, end));
     quantize_rows(normed, out, begin, end);
   });
 }

@@ -24,12 +24,16 @@ struct LinearOp {
 // Independent products, in one level.
 void linear_level(Stream& stream, std::initializer_list<LinearOp> ops);
 
+struct RmsNormWeights {
+  const float* gain = nullptr;  // [cols]
+  float eps = 0;
+};
 // out = quantised RMSNorm(x) · gain.
-void norm_level(Stream& stream, MatrixView<const float> x, const float* gain, float eps,
+void norm_level(Stream& stream, MatrixView<const float> x, const RmsNormWeights& norm,
                 const Activations& out);
 // x += delta; normed = RMSNorm(x) · gain; out = quantised normed.
-void add_norm_level(Stream& stream, MatrixView<const float> delta, MatrixView<float> x, const float* gain,
-                    float eps, MatrixView<float> normed, const Activations& out);
+void add_norm_level(Stream& stream, MatrixView<const float> delta, MatrixView<float> x,
+                    const RmsNormWeights& norm, MatrixView<float> normed, const Activations& out);
 void quantize_level(Stream& stream, MatrixView<const float> x, const Activations& out);
 
 // SwiGLUs to compute in one go: each over its own rows of the operands. Keeps its memory between steps.

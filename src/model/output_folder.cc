@@ -1,8 +1,10 @@
 // std::filesystem, with its errors sorted into the caller's and the system's.
 #include "model/output_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 namespace fathom {
 namespace fs = std::filesystem;
@@ -17,6 +19,14 @@ Status failed(const std::string& path, const std::error_code& error) {
                      path, error.message());
 }
 
+constexpr const char* kPartial = ".partial";
+constexpr const char* kLast = "config.json";  // without it a folder is no model
+
+Status left_behind(const fs::path& work_path) {
+  return invalid_argument("{}: is there, left by a conversion that was cut off; remove it",
+                          work_path.string());
+}
+
 // The folder's own place, without links and "." in the way; as given where nothing is yet.
 Result<fs::path> place_of(const std::string& path) {
   fs::path place(path);
@@ -27,6 +37,7 @@ Result<fs::path> place_of(const std::string& path) {
   if (there.type() == fs::file_type::none) return failed(path, error);
   if (fs::exists(there)) {
     if (!fs::is_directory(there)) return invalid_argument("{}: is there and is not a folder", path);
+    if (fs::exists(place / kPartial, error)) return left_behind(place / kPartial);
     if (!fs::is_empty(place, error) || error) {
       return error ? failed(path, error) : invalid_argument("{}: is there and not empty", path);
     }
@@ -43,15 +54,17 @@ Result<fs::path> place_of(const std::string& path) {
 Result<OutputFolder> OutputFolder::create(const std::string& path) {
   if (path.empty()) return invalid_argument("the folder to write has no name");
   ASSIGN_OR_RETURN(const fs::path place, place_of(path));
-  const std::string work_path = place.string() + ".partial";
   std::error_code error;
-  if (place.has_parent_path()) fs::create_directories(place.parent_path(), error);
-  if (error) return failed(path, error);
-  const bool made = fs::create_directory(work_path, error);
-  if (error) return failed(path, error);
-  if (!made)
-    return invalid_argument("{}: is there, left by a conversion that was cut off; remove it", work_path);
-  return OutputFolder(place.string(), work_path);
+  const bool there = fs::exists(place, error);
+  // A folder that is there may be a file system of its own, may have rights of its own, or be the one that
+  // its user stands in: it stays, and is written inside.
+  const fs::path work_path = there ? place / kPartial : fs::path(place.string() + kPartial);
+  if (!there && place.has_parent_path()) fs::create_directories(place.parent_path(), error);
+  if (error) return failed(place.parent_path().string(), error);
+  if (fs::exists(work_path, error)) return left_behind(work_path);
+  fs::create_directory(work_path, error);
+  if (error) return failed(work_path.string(), error);
+  return OutputFolder(place.string(), work_path.string());
 }
 
 OutputFolder::OutputFolder(OutputFolder&& other) noexcept
@@ -64,7 +77,18 @@ OutputFolder::~OutputFolder() {
 
 Status OutputFolder::finish() {
   std::error_code error;
-  fs::rename(work_path_, path_, error);
+  if (fs::path(work_path_).filename() != kPartial) {
+    fs::rename(work_path_, path_, error);
+  } else {
+    std::vector<fs::path> names;
+    for (const fs::directory_entry& entry : fs::directory_iterator(work_path_, error))
+      names.push_back(entry.path().filename());
+    std::stable_partition(names.begin(), names.end(), [](const fs::path& name) { return name != kLast; });
+    for (const fs::path& name : names) {
+      if (!error) fs::rename(fs::path(work_path_) / name, fs::path(path_) / name, error);
+    }
+    if (!error) fs::remove(work_path_, error);
+  }
   if (error) return failed(path_, error);
   work_path_.clear();
   return ok_status();

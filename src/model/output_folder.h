@@ -1,5 +1,5 @@
-// A folder that is there whole or not at all: written beside its place under another name, renamed when
-// complete.
+// A folder of a model that is there whole or not at all: written beside its place under another name, or
+// inside an empty one that is there, and moved when complete.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace fathom {
 class OutputFolder {
  public:
   // `path` may be absent, or an empty folder. kInvalidArgument when it is anything else, or when PATH.partial
-  // is there: what a conversion that was killed left behind. kFailedPrecondition when the system does not let
-  // it be made.
+  // or PATH/.partial is there: what a conversion that was killed left behind. kFailedPrecondition when the
+  // system does not let it be made.
   static Result<OutputFolder> create(const std::string& path);
   OutputFolder(OutputFolder&& other) noexcept;
   OutputFolder& operator=(OutputFolder&&) = delete;

@@ -2,6 +2,7 @@
 #include "model/output_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -57,13 +58,41 @@ TEST_F(OutputFolderTest, TakesTheEmptyFolderALinkLeadsTo) {
   EXPECT_TRUE(fs::is_symlink(in_root("link")));
 }
 
+// It may be a mount, or have rights of its own.
+TEST_F(OutputFolderTest, AFolderThatIsThereStaysItself) {
+  fs::create_directory(in_root("there"));
+  fs::permissions(in_root("there"), fs::perms::owner_all);
+  struct stat before{}, after{};
+  ASSERT_EQ(stat(in_root("there").c_str(), &before), 0);
+  {
+    auto given_up = OutputFolder::create(in_root("there/."));
+    ASSERT_TRUE(given_up.ok()) << given_up.status().message();
+    std::ofstream(given_up->work_path() + "/f") << "x";
+  }
+  EXPECT_TRUE(fs::is_empty(in_root("there")));
+  auto folder = OutputFolder::create(in_root("there"));
+  ASSERT_TRUE(folder.ok());
+  std::ofstream(folder->work_path() + "/config.json") << "{}";
+  std::ofstream(folder->work_path() + "/f") << "x";
+  EXPECT_FALSE(fs::exists(in_root("there/f")) || fs::exists(in_root("there/config.json")));
+  EXPECT_EQ(code_of(in_root("there")), StatusCode::kInvalidArgument) << "another conversion is at work";
+  ASSERT_TRUE(folder->finish().ok());
+  EXPECT_TRUE(fs::exists(in_root("there/f")) && fs::exists(in_root("there/config.json")));
+  EXPECT_FALSE(fs::exists(in_root("there/.partial")) || fs::exists(in_root("there.partial")));
+  ASSERT_EQ(stat(in_root("there").c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino);
+  EXPECT_EQ(before.st_mode, after.st_mode);
+}
+
 TEST_F(OutputFolderTest, RefusesWhatIsNoPlaceForIt) {
   fs::create_symlink("loop", in_root("loop"));
   fs::create_symlink("nothing", in_root("dangling"));
   std::ofstream(in_root("file")) << "x";
   fs::create_directories(in_root("full/inside"));
   fs::create_directory(in_root("cut.partial"));
-  for (const char* name : {"loop", "dangling", "file", "file/x", "full", "cut"}) {
+  std::ofstream(in_root("cut_file.partial")) << "x";
+  fs::create_directories(in_root("cut_inside/.partial"));
+  for (const char* name : {"loop", "dangling", "file", "file/x", "full", "cut", "cut_file", "cut_inside"}) {
     EXPECT_EQ(code_of(in_root(name)), StatusCode::kInvalidArgument) << name;
   }
   EXPECT_EQ(code_of(""), StatusCode::kInvalidArgument);

@@ -202,7 +202,7 @@ void RankForward::attn_1(MicroBatch& m, int layer) {
   mla_core(mla(m), w.self_attn);
   charge(Stage::kCore, begin);
   mla_output(mla(m), w.self_attn);
-  add_norm_level(stream_, m.a.u.rows(t), m.a.x.rows(t), w.post_attention_layernorm, mla_shape_.norm_eps,
+  add_norm_level(stream_, m.a.u.rows(t), m.a.x.rows(t), {w.post_attention_layernorm, mla_shape_.norm_eps},
                  m.a.ffn_in.rows(t), m.a.ffn_in_quantized.rows(t));
   if (w.is_moe) moe_gate(moe(m), w.moe);
 }
@@ -275,7 +275,8 @@ void RankForward::head(MatrixView<float> logits) {
   const Activations final_h = final_h_.rows(logits.rows);
   for (MicroBatch& m : parts_) {
     for (size_t i = 0; i < m.logit_index.size(); ++i) {
-      norm_level(stream_, {m.a.x.row(m.batch.logit_rows()[i]), 1, m.a.x.cols()}, w.norm, mla_shape_.norm_eps,
+      norm_level(stream_, {m.a.x.row(m.batch.logit_rows()[i]), 1, m.a.x.cols()},
+                 {w.norm, mla_shape_.norm_eps},
                  act_row_range(final_h, m.logit_index[i], m.logit_index[i] + 1));
     }
   }

@@ -147,8 +147,8 @@ class TensorFinder {
     if (tensor != nullptr) {
       used_.insert(tensor);
     } else if (status_.ok()) {
-      status_ = make_status(StatusCode::kNotFound, "{}: missing from the checkpoint's {} file(s)",
-                            quoted_name(name), tensors_.num_files());
+      status_ = make_status(StatusCode::kNotFound, "{}: {}: the tensor is missing", tensors_.list_name(),
+                            quoted_name(name));
     }
     return tensor;
   }

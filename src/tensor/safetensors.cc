@@ -137,8 +137,10 @@ Result<SafeTensors> SafeTensors::open(const ModelSource& source) {
   SafeTensors all;
   std::map<std::string, std::string> weight_map;
   if (source.contains(kSingleFile)) {
-    RETURN_IF_ERROR(all.add_file(source, std::string(kSingleFile)));
+    all.list_name_ = kSingleFile;
+    RETURN_IF_ERROR(all.add_file(source, all.list_name_));
   } else if (source.contains(kIndexFile)) {
+    all.list_name_ = kIndexFile;
     ASSIGN_OR_RETURN(weight_map, read_index(source));
     std::map<std::string, std::string> first_tensor_of;
     for (const auto& [tensor, file] : weight_map) first_tensor_of.emplace(file, tensor);
@@ -157,6 +159,7 @@ Result<SafeTensors> SafeTensors::open(const ModelSource& source) {
       return make_status(StatusCode::kNotFound, "{}: no weights: neither {} nor {} nor any *{} file",
                          source.label(), kSingleFile, kIndexFile, kSuffix);
     }
+    all.list_name_ = shards.size() == 1 ? shards[0] : fmt::format("*{}", kSuffix);
     for (const std::string& name : shards) RETURN_IF_ERROR(all.add_file(source, name));
   }
 

@@ -51,6 +51,8 @@ class SafeTensors {
   std::span<const TensorInfo> tensors() const { return tensors_; }
   const TensorInfo* find(std::string_view name) const;
   int num_files() const { return static_cast<int>(files_.size()); }
+  // The file that says which tensors there are: the single one, the index, or "*.safetensors".
+  const std::string& list_name() const { return list_name_; }
   // What the tensors' bytes point into.
   const std::vector<std::shared_ptr<const ModelFile>>& files() const { return files_; }
   // Tells the system that these bytes were used up (see ModelFile::drop_pages).
@@ -64,6 +66,7 @@ class SafeTensors {
 
   std::vector<std::shared_ptr<const ModelFile>> files_;
   std::vector<TensorInfo> tensors_;
+  std::string list_name_;
 };
 
 }  // namespace fathom

@@ -204,6 +204,7 @@ TEST(SafeTensors, one_file_several_shards_with_and_without_index) {
     ASSERT_TRUE(all.ok()) << all.status().message();
     ASSERT_EQ(all->tensors().size(), 2u);
     EXPECT_EQ(all->num_files(), 2);
+    EXPECT_EQ(all->list_name(), with_index ? "model.safetensors.index.json" : "*.safetensors");
     EXPECT_EQ(all->tensors()[0].name, "a");
     ASSERT_NE(all->find("z"), nullptr);
     EXPECT_EQ(all->find("z")->file, "model-00001-of-00002.safetensors");

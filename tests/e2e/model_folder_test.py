@@ -84,7 +84,7 @@ FAULTS = {
     "missing config": (lambda f: (f / "config.json").unlink(), ["/config.json", "No such file"]),
     "missing weights": (lambda f: [(f / name).unlink() for name in (SHARD, OTHER_SHARD, INDEX)], ["no weights"]),
     "missing shard": (lambda f: (f / OTHER_SHARD).unlink(), ["/" + OTHER_SHARD, "No such file", INDEX]),
-    "missing tensor": (lambda f: rename_tensor(f, GATE), [GATE, "missing"]),
+    "missing tensor": (lambda f: rename_tensor(f, GATE), [INDEX, GATE, "missing"]),
     "tensor not where the index says": (
         lambda f: change_json(f / INDEX, lambda index: index["weight_map"].update(extra=SHARD)), [SHARD, "extra", INDEX]),
     "wrong shape": (lambda f: change_header(shard_of(f, GATE), lambda h: h[GATE]["shape"].reverse()),
