@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "cli/commands.h"
+#include "cli/flag_values.h"
 #include "cli/model_options.h"
 #include "cli/report.h"
 #include "serve/client/chat_client.h"
@@ -151,6 +152,7 @@ int converse(const serve::ChatClient& client, const std::string& model, const Fl
       print("\n");
       continue;
     }
+    line.erase(line.find_last_not_of(" \t\r") + 1);  // a line of a file may end with a carriage return
     if (line == "/exit" || line == "/quit") break;
     if (line == "/clear") {
       conversation.clear();
@@ -231,10 +233,12 @@ void add_chat_command(CLI::App& app, Outcome& outcome) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
       app.add_subcommand("chat", "Talk to a server, or to a model of its own, in this terminal");
-  command->add_option(
-      "--url", flags->url,
-      "Server to talk to (default: the one on port 8000 if there is one and no flag asks for an engine "
-      "in this process)");
+  command
+      ->add_option(
+          "--url", flags->url,
+          "Server to talk to (default: the one on port 8000 if there is one and no flag asks for an engine "
+          "in this process)")
+      ->check(not_empty());
   command->add_option("--api-key", flags->api_key, "API key for the server")
       ->envname("FATHOM_API_KEY")
       ->check(CLI::Validator(

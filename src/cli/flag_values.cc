@@ -69,6 +69,10 @@ void refuse_odd_values(CLI::App& app) {
   for (CLI::App* inner : app.get_subcommands([](CLI::App*) { return true; })) refuse_odd_values(*inner);
 }
 
+CLI::Validator not_empty() {
+  return CLI::Validator([](std::string& text) { return text.empty() ? "is empty" : ""; }, "TEXT");
+}
+
 CLI::Validator byte_size(int64_t min, int64_t max) {
   const auto convert = [min, max](std::string& text) -> std::string {
     const std::optional<int64_t> bytes = parse_bytes(text);

@@ -11,6 +11,9 @@ namespace fathom::cli {
 // range is finite, a switch is true or false. After all flags are there.
 void refuse_odd_values(CLI::App& app);
 
+// An empty text, as from an unset variable in a script, is refused instead of meaning the default.
+CLI::Validator not_empty();
+
 // "512M", "2G", "1048576": bytes, with binary suffixes, from `min` to `max`.
 CLI::Validator byte_size(int64_t min, int64_t max);
 

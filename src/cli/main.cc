@@ -1,6 +1,8 @@
 // fathom: one binary, one file per subcommand.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -74,10 +76,20 @@ int run_to_the_end(int argc, char** argv, int& output_error) {
   }
 }
 
+// Without one of the three standard streams the next file or socket would take its place: what is meant for a
+// person would be written into it, and it would be read as what a person types.
+void fill_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) == -1 && errno == EBADF)
+      (void)!open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+  }
+}
+
 }  // namespace
 }  // namespace fathom::cli
 
 int main(int argc, char** argv) {
+  fathom::cli::fill_standard_streams();
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is a write error like others
   int error = 0;
   const int code = fathom::cli::run_to_the_end(argc, argv, error);

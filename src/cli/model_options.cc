@@ -22,12 +22,15 @@ CLI::Validator multiple_of_64() {
 void add_model_options(CLI::App& command, serve::LocalModelOptions& options) {
   EngineOptions& engine = options.engine;
   engine.threads = 0;  // until told: LocalModel takes all processors
-  command.add_option("--model", options.model,
-                     "Hugging Face folder of the model (default: the built-in demo model)");
+  command
+      .add_option("--model", options.model,
+                  "Hugging Face folder of the model (default: the built-in demo model)")
+      ->check(not_empty());
   command.add_option("--weights", options.weights, "Precision of the weights; native keeps the checkpoint's")
       ->check(CLI::IsMember({"native", "bf16", "fp8", "int8", "int4"}))
       ->capture_default_str();
-  command.add_option("--served-model-name", options.name, "Name in the API (default: the folder's name)");
+  command.add_option("--served-model-name", options.name, "Name in the API (default: the folder's name)")
+      ->check(not_empty());
   command.add_option("--threads", engine.threads, "Threads of the engine (default: all processors)")
       ->check(CLI::Range(1, 1024))
       ->default_str("");

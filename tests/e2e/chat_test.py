@@ -117,11 +117,24 @@ def test_with_nothing_on_the_default_port_an_engine_of_its_own_answers():
 
 
 def test_an_engine_of_its_own_answers_on_a_pipe():
-    result = chat("--url", "", "--served-model-name", "own", "--model", "", "--max-tokens", "5", stdin="What is 1 + 1?\n",
+    result = chat("--served-model-name", "own", "--max-tokens", "5", stdin="What is 1 + 1?\n",
                   env={"HOME": "/nonexistent"})
     assert result.returncode == 0, result
     (tokens, _, _), = STATISTICS.findall(result.stdout)
     assert tokens == "5" and "cut off at the limit" in result.stdout
+
+
+def test_without_a_standard_input_nobody_has_asked_anything():
+    done = subprocess.run([str(BINARY), "chat", "--threads", "1", "--max-tokens", "3"], capture_output=True, text=True,
+                          timeout=START_TIMEOUT_S, preexec_fn=lambda: os.close(0))
+    assert done.returncode == 0 and "tokens" not in done.stdout, done.stdout
+
+
+def test_lines_of_a_file_may_end_with_a_carriage_return(server):
+    text = "What is 2 + 3?\r\n  \r\n\r\n/clear\r\n/exit\r\nWhat is 4 + 4?\r\n"
+    done = subprocess.run([str(BINARY), "chat", "--url", server.url], input=text.encode(), capture_output=True,
+                          timeout=60 * SLOWER)
+    assert done.returncode == 0 and done.stdout.count(b"prompt tokens from the cache") == 1, done.stdout
 
 
 def test_without_flags_or_a_server_it_answers_in_a_terminal():
@@ -153,6 +166,23 @@ def read_terminal(fd, word, received=b""):
             except OSError:  # the other end is closed
                 break
     return received
+
+
+def test_a_terminal_shows_a_bar_while_a_model_is_loaded():
+    master, slave = pty.openpty()
+    process = subprocess.Popen([str(BINARY), "serve", "--port", "0"], stdin=slave, stdout=slave, stderr=slave,
+                               start_new_session=True)
+    os.close(slave)
+    try:
+        screen = read_terminal(master, b"ready on").decode()
+        steps = [(len(bar), int(percent)) for bar, percent in re.findall(r"\r\w+ \[(#*) *\] +(\d+) %", screen)]
+        assert steps and steps[-1] == (40, 100), screen
+        assert steps == sorted(steps) and all(length == percent * 40 // 100 for length, percent in steps), screen
+        process.terminate()
+        assert process.wait(START_TIMEOUT_S) == 0
+    finally:
+        process.kill()
+        os.close(master)
 
 
 def test_a_terminal_shows_reasoning_dimmer_and_ctrl_c_stops_an_answer():

@@ -1,6 +1,9 @@
 """Expert parallelism on a running server: answers are those of one rank, whatever the degrees, on the built-in model and at
 DeepSeek's own degrees on a tiny model with 256 experts."""
 import concurrent.futures
+import os
+import pathlib
+import time
 
 import pytest
 from checkpoints import random_model
@@ -70,3 +73,27 @@ def test_256_experts_and_32_redundant_at_ep_32_and_144(tmp_path):
     assert "prefill EP32, decode EP144, 256 experts + 32 redundant" in summary
     assert got == want and all(len(ids) > 0 for ids, _ in got)
     assert len({tuple(ids) for ids, _ in got}) == len(PROMPTS), "the model tells prompts apart"
+
+
+def cpu_seconds(server):
+    """Of all the process's threads."""
+    fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_waiting_ranks_park(tmp_path):
+    """176 ranks in all: idle they take no processor time, and at work no more than the threads they were given."""
+    server = Server("--model", random_model(tmp_path / "model"), "--kv-memory", "64M", "--threads", "1", "--prefill-ep", "32",
+                    "--decode-ep", "144", "--redundant-experts", "32")
+    try:
+        time.sleep(0.5)
+        before = cpu_seconds(server)
+        time.sleep(2)
+        assert cpu_seconds(server) - before < 0.3
+        before, start = cpu_seconds(server), time.monotonic()
+        chat(server, *PROMPTS[0], max_tokens=32 if SLOWER == 1 else 3)
+        took_s = time.monotonic() - start
+        # One processor's worth, and what the threads of the HTTP side and the hand-over from rank to rank add.
+        assert cpu_seconds(server) - before < 1.3 * took_s + 0.1
+    finally:
+        assert server.stop() == 0

@@ -57,6 +57,8 @@ def refused_host(*args):
     (("serve", "--served-model-name", "a\nb"), (r"a\x0ab", "control character")),
     (("serve", "--host", "a\nb"), (r"a\x0ab: not an IP address",)), (("serve", "--model", "x\ny\x1b[2J"), (r"x\x0ay\x1b[2J",)),
     (("--config", "a\nb", "serve"), (r"a\x0ab: No such file",)), (("--config", "/tmp", "serve"), ("/tmp: is a folder",)),
+    (("serve", "--model", ""), ("--model", "empty")), (("serve", "--served-model-name", ""), ("--served-model-name", "empty")),
+    (("chat", "--url", ""), ("--url", "empty")), (("serve", "--api-key-file", ""), ("--api-key-file", "empty")),
     (("--config", "", "serve"), ("--config", "names no file")), (("serve", "--api-key-file", "a\nb"), (r"a\x0ab",)),
     (("serve", "--api-key-file", "/tmp"), ("/tmp: cannot be read",)),
     (("serve", "--api-key-file", "/dev/zero"), ("more than 1048576 bytes",)),
