@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what a stage needs and this machine lacks: setup.sh build | test | slow
-#   build  compilers and libraries of the release binary
+#   build  compilers and libraries of the release binary, and curl for the line that the server prints
 #   test   what `make test` needs beside them: test libraries, a Python environment with the openai client, and
 #          the published DeepSeek-V3 tokenizer files
 #   slow   clang with libFuzzer for `make test-slow`
@@ -14,8 +14,8 @@ stamp="build/.setup-$stage-$(cat tools/setup.sh tests/requirements.txt | cksum |
 
 build_packages=(build-essential cmake ninja-build ccache mold pkg-config ca-certificates
   libboost1.81-dev libssl-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-  prometheus-cpp-dev zlib1g-dev libcurl4-openssl-dev libnuma-dev libxxhash-dev)
-test_packages=(libgtest-dev librapidcheck-dev libbenchmark-dev libsimde-dev python3-venv npm curl)
+  prometheus-cpp-dev zlib1g-dev libcurl4-openssl-dev libnuma-dev libxxhash-dev curl)
+test_packages=(libgtest-dev librapidcheck-dev libbenchmark-dev libsimde-dev python3-venv npm)
 slow_packages=(clang-19 libclang-rt-19-dev)
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
