@@ -170,7 +170,8 @@ int run(Flags& flags) {
   flags.options.model.show_progress = true;
   serve::HttpOptions& http = flags.options.http;
   std::string& host = http.host;  // in brackets, as in a URL, too
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const bool in_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (in_brackets && host.find(':') != std::string::npos) host = host.substr(1, host.size() - 2);
   http.header_timeout_max = milliseconds(flags.header_timeout_s);
   http.body_timeout_max = milliseconds(flags.body_timeout_s);
   http.idle_timeout_max = milliseconds(flags.idle_timeout_s);

@@ -245,11 +245,12 @@ TEST(Convert, refusals) {
   EXPECT_EQ(message(original.path(), WeightFormat::kInt8), original.path() + ": is there and not empty");
   EXPECT_EQ(message(original.path() + "/config.json", WeightFormat::kInt8),
             original.path() + "/config.json: is there and is not a folder");
-  EXPECT_NE(message("/proc/nowhere", WeightFormat::kInt8).find("/proc/nowhere: "), std::string::npos);
+  EXPECT_NE(message("/proc/nowhere", WeightFormat::kInt8).find("/proc/nowhere.partial: "), std::string::npos);
   cp.tensors.erase("model.norm.weight");
   cp.write(original);
-  EXPECT_NE(message(work.path() + "/y", WeightFormat::kInt8).find("'model.norm.weight': missing"),
-            std::string::npos);
+  EXPECT_NE(
+      message(work.path() + "/y", WeightFormat::kInt8).find("'model.norm.weight': the tensor is missing"),
+      std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(work.path() + "/y")) << "nothing is written before all is checked";
 }
 
@@ -360,7 +361,7 @@ TEST_F(SpoiltPanels, are_refused_with_the_reason) {
   cut(kName, 64);
   expect_says(refusal(header_, data_), "where the config asks for [");
   cut(kName, header_[kName]["shape"][0].get<int64_t>());
-  expect_says(refusal(header_, data_), "'model.layers.0.mlp.up_proj.bf16_panels': missing");
+  expect_says(refusal(header_, data_), "'model.layers.0.mlp.up_proj.bf16_panels': the tensor is missing");
 }
 
 TEST_F(SpoiltPanels, are_packed_already) {

@@ -269,7 +269,7 @@ class BlockFleet {
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<PrefillRouter>> routers_;
   std::vector<std::unique_ptr<DecodeBalancer>> decode_balancers_;  // one beside each router
-  std::unique_ptr<BlockStore> store_;  // null: none
+  std::unique_ptr<BlockStore> store_;                              // null: none
   std::vector<Request> requests_;
   std::unordered_map<BlockKey, uint64_t, BlockKeyHash> hash_of_key_;  // what workers keep beside their blocks
   uint64_t next_age_ = 0;

@@ -186,5 +186,5 @@ def test_more_kv_memory_than_there_is_is_refused_with_the_arithmetic():
 
 
 def test_chat_runs_a_model_of_its_own():
-    result = fathom("chat", "--served-model-name", "own", "--url", "", "--max-tokens", "2", "--model", "", stdin="hi\n")
+    result = fathom("chat", "--served-model-name", "own", "--max-tokens", "2", stdin="hi\n")
     assert result.returncode == 0 and "tokens/s" in result.stdout

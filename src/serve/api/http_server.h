@@ -81,9 +81,9 @@ using HttpHandler = std::function<void(std::shared_ptr<HttpExchange>)>;
 // only: the handler checks again.
 using HttpHeadCheck = std::function<std::optional<HttpResponse>(const HttpRequest& head)>;
 
-// Runs one thread for sockets, `worker_threads` and one for large ones for handlers of requests with a body (parsing, templates,
-// tokenising), and as many again for the rest: output of running requests and requests without a body must
-// not wait behind somebody's long prompt.
+// Runs one thread for sockets, `worker_threads` and one for large ones for handlers of requests with a body
+// (parsing, templates, tokenising), and as many again for the rest: output of running requests and requests
+// without a body must not wait behind somebody's long prompt.
 class HttpServer {
  public:
   // Takes the address, without letting clients in: INVALID_ARGUMENT when it cannot be parsed, UNAVAILABLE
