@@ -1,4 +1,4 @@
-// Checks of shapes and the choice of instruction set for norms, RoPE, activation and softmax.
+// Checks of shapes and the choice of instruction set for norms, RoPE and activation.
 #include "kernels/elementwise.h"
 
 #include "base/check.h"
@@ -29,8 +29,6 @@ void add_rows(MatrixView<const float> x, MatrixView<float> y) {
 void scale_accumulate(float weight, const float* x, int64_t n, float* y) {
   active_kernels().scale_accumulate(weight, x, n, y);
 }
-
-void softmax_row(float* x, int64_t n) { active_kernels().softmax_row(x, n); }
 
 void to_f32(DType dtype, const void* x, int64_t n, float* y) {
   CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16);

@@ -24,9 +24,6 @@ void add_rows(MatrixView<const float> x, MatrixView<float> y);
 // y[0, n) += weight · x[0, n), one rounding per element (fused).
 void scale_accumulate(float weight, const float* x, int64_t n, float* y);
 
-// In place: x = exp(x - max) / Σ exp(x - max).
-void softmax_row(float* x, int64_t n);
-
 // n elements of F32, BF16 or F16 to F32: embedding rows, stored latents. x need not be aligned.
 void to_f32(DType dtype, const void* x, int64_t n, float* y);
 // n elements of F32 to F32, BF16 or F16, nearest even.

@@ -49,14 +49,6 @@ void scale_accumulate_ref(float weight, const float* x, int64_t n, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = std::fma(weight, x[i], y[i]);
 }
 
-void softmax_row_ref(float* x, int64_t n) {
-  const float highest = *std::max_element(x, x + n);
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += x[i] = std::exp(x[i] - highest);
-  const float factor = static_cast<float>(1.0 / sum);
-  for (int64_t i = 0; i < n; ++i) x[i] *= factor;
-}
-
 // Element i of memory that need not be aligned.
 template <typename T>
 T load(const void* x, int64_t i) {
@@ -105,7 +97,6 @@ void add_ref_elementwise(KernelTable& table) {
   table.rope_interleaved = rope_interleaved_ref;
   table.add_rows = add_rows_ref;
   table.scale_accumulate = scale_accumulate_ref;
-  table.softmax_row = softmax_row_ref;
   table.to_f32 = to_f32_ref;
   table.from_f32 = from_f32_ref;
 }

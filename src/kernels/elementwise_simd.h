@@ -109,38 +109,6 @@ void scale_accumulate_simd(float weight, const float* x, int64_t n, float* y) {
 }
 
 template <class V>
-void softmax_row_simd(float* x, int64_t n) {
-  using F = typename V::F;
-  const F lowest = V::set1(-__builtin_inff());
-  F top = lowest;
-  for_vectors<V>(
-      n, [&](int64_t i) { top = V::max(top, V::load(x + i)); },
-      [&](int64_t i, int64_t count) {
-        top = V::max(top, V::first_lanes(V::load_part(x + i, count), count, lowest));
-      });
-  const F highest = V::set1(V::highest(top));
-  F sum = V::zero();
-  for_vectors<V>(
-      n,
-      [&](int64_t i) {
-        const F e = simd_exp<V>(V::sub(V::load(x + i), highest));
-        V::store(x + i, e);
-        sum = V::add(sum, e);
-      },
-      [&](int64_t i, int64_t count) {
-        const F e = simd_exp<V>(V::sub(V::load_part(x + i, count), highest));
-        V::store_part(x + i, count, e);
-        sum = V::add(sum, V::first_lanes(e, count, V::zero()));
-      });
-  const F factor = V::set1(1.0f / V::sum(sum));
-  for_vectors<V>(
-      n, [&](int64_t i) { V::store(x + i, V::mul(V::load(x + i), factor)); },
-      [&](int64_t i, int64_t count) {
-        V::store_part(x + i, count, V::mul(V::load_part(x + i, count), factor));
-      });
-}
-
-template <class V>
 FATHOM_INLINE typename V::F load_as(DType dtype, const void* p) {
   return dtype == DType::kF32    ? V::load(static_cast<const float*>(p))
          : dtype == DType::kBf16 ? V::load_bf16(p)
@@ -191,7 +159,6 @@ void add_elementwise(KernelTable& table) {
   table.rope_interleaved = rope_simd<V>;
   table.add_rows = add_rows_simd<V>;
   table.scale_accumulate = scale_accumulate_simd<V>;
-  table.softmax_row = softmax_row_simd<V>;
   table.to_f32 = to_f32_simd<V>;
   table.from_f32 = from_f32_simd<V>;
 }

@@ -83,20 +83,6 @@ TEST_P(ElementwiseTest, AddAndScaleAccumulateAreExact) {
   }
 }
 
-TEST_P(ElementwiseTest, Softmax) {
-  for (const int64_t n : kWidths) {
-    std::vector<float> want = random_floats(n, n, 5.0f), got;
-    if (n > 4) want[3] = -std::numeric_limits<float>::infinity();
-    got = want;
-    ref().softmax_row(want.data(), n);
-    own().softmax_row(got.data(), n);
-    expect_close(got, want, 2e-6, 1e-12);
-    if (n > 4) {
-      EXPECT_EQ(got[3], 0);
-    }
-  }
-}
-
 // Every 16-bit code, and floats around every rounding boundary.
 TEST_P(ElementwiseTest, ConversionsAreExact) {
   std::vector<uint16_t> codes(65536);

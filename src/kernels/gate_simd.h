@@ -16,6 +16,38 @@ FATHOM_INLINE void for_each_part(int n, Fn fn) {
 }
 
 template <class V>
+void softmax_row_simd(float* x, int64_t n) {
+  using F = typename V::F;
+  const F lowest = V::set1(-__builtin_inff());
+  F top = lowest;
+  for_vectors<V>(
+      n, [&](int64_t i) { top = V::max(top, V::load(x + i)); },
+      [&](int64_t i, int64_t count) {
+        top = V::max(top, V::first_lanes(V::load_part(x + i, count), count, lowest));
+      });
+  const F highest = V::set1(V::highest(top));
+  F sum = V::zero();
+  for_vectors<V>(
+      n,
+      [&](int64_t i) {
+        const F e = simd_exp<V>(V::sub(V::load(x + i), highest));
+        V::store(x + i, e);
+        sum = V::add(sum, e);
+      },
+      [&](int64_t i, int64_t count) {
+        const F e = simd_exp<V>(V::sub(V::load_part(x + i, count), highest));
+        V::store_part(x + i, count, e);
+        sum = V::add(sum, V::first_lanes(e, count, V::zero()));
+      });
+  const F factor = V::set1(1.0f / V::sum(sum));
+  for_vectors<V>(
+      n, [&](int64_t i) { V::store(x + i, V::mul(V::load(x + i), factor)); },
+      [&](int64_t i, int64_t count) {
+        V::store_part(x + i, count, V::mul(V::load_part(x + i, count), factor));
+      });
+}
+
+template <class V>
 void gate_scores(const GateConfig& config, const float* logits, float* scores) {
   const int n = config.num_experts;
   for_each_part<V>(n, [&](int i, int64_t count) {
