@@ -159,6 +159,8 @@ class BlockFleet {
   // The prompt is given up before its end: its blocks were expected here.
   void drop_prefill(Unit& unit, int rank, int id, uint32_t epoch);
   int64_t next_cache_report_ns(Unit& unit);
+  template <typename Deliver>  // Deliver: void(size_t router, const LoadReport&)
+  void send_loads(Unit& unit, const std::vector<RankLoad>& loads, Deliver deliver);
   void report_prefill(Unit& unit);
   int64_t report_delay_ns() const;
 

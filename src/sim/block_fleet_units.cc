@@ -125,19 +125,26 @@ void BlockFleet::drop_prefill(Unit& unit, int rank, int id, uint32_t epoch) {
   report_cache(unit, rank, {missing.begin(), missing.end()}, false);
 }
 
-void BlockFleet::report_prefill(Unit& unit) {
-  report_evicted(unit);
-  std::vector<RankLoad> loads;
-  for (const BlockRank& rank : unit.ranks) loads.push_back(rank.prefill_load(cost_));
+// One report, late, to each of the balancers over the unit's ranks.
+template <typename Deliver>
+void BlockFleet::send_loads(Unit& unit, const std::vector<RankLoad>& loads, Deliver deliver) {
   ++unit.sequence;
   for (size_t i = 0; i < routers_.size(); ++i) {
     LoadReport header{
         unit.idx, unit.incarnation, unit.sequence, unit.acks[i].acked(), unit.acks[i].acked_beyond(), {}};
-    events_.at(now_ + report_delay_ns(), [this, i, header, loads]() mutable {
+    events_.at(now_ + report_delay_ns(), [i, header, loads, deliver]() mutable {
       header.loads = loads;
-      routers_[i]->balancer().report(header);
+      deliver(i, header);
     });
   }
+}
+
+void BlockFleet::report_prefill(Unit& unit) {
+  report_evicted(unit);
+  std::vector<RankLoad> loads;
+  for (const BlockRank& rank : unit.ranks) loads.push_back(rank.prefill_load(cost_));
+  send_loads(unit, loads,
+             [this](size_t i, const LoadReport& report) { routers_[i]->balancer().report(report); });
 }
 
 int64_t BlockFleet::report_delay_ns() const { return seconds_ns(options_.report_delay_ms / 1e3 + stale_s_); }
@@ -223,15 +230,8 @@ void BlockFleet::end_decode_step(Unit& unit, const std::vector<Stepping>& steppi
 void BlockFleet::report_decode(Unit& unit) {
   std::vector<RankLoad> loads;
   for (const BlockRank& rank : unit.ranks) loads.push_back(rank.decode_load(live_growth_tokens_));
-  ++unit.sequence;
-  for (size_t i = 0; i < decode_balancers_.size(); ++i) {
-    LoadReport header{
-        unit.idx, unit.incarnation, unit.sequence, unit.acks[i].acked(), unit.acks[i].acked_beyond(), {}};
-    events_.at(now_ + report_delay_ns(), [this, i, header, loads]() mutable {
-      header.loads = loads;
-      decode_balancers_[i]->report(header);
-    });
-  }
+  send_loads(unit, loads,
+             [this](size_t i, const LoadReport& report) { decode_balancers_[i]->report(report); });
 }
 
 }  // namespace fathom::sim
