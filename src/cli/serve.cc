@@ -27,14 +27,12 @@ constexpr int64_t kAnswerBytesMin = int64_t{1} << 20;
 constexpr int64_t kAnswerBytesMax = int64_t{1} << 40;
 constexpr double kSecondsMax = 1e6;  // of any time-out; far from what the clock's type can hold
 
-double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
-
 struct Flags {
   serve::ServeOptions options;
-  double header_timeout_s = seconds(options.http.header_timeout_max);
-  double body_timeout_s = seconds(options.http.body_timeout_max);
-  double idle_timeout_s = seconds(options.http.idle_timeout_max);
-  double write_stall_s = seconds(options.http.write_stall_max);
+  double header_timeout_s = to_seconds(options.http.header_timeout_max);
+  double body_timeout_s = to_seconds(options.http.body_timeout_max);
+  double idle_timeout_s = to_seconds(options.http.idle_timeout_max);
+  double write_stall_s = to_seconds(options.http.write_stall_max);
   std::string log_level = "info";
 };
 

@@ -102,9 +102,6 @@ void ServerImpl::make_context(ApiKeys keys) {
 
 std::string ServerImpl::summary() const {
   const HttpOptions& http = options_.http;
-  const auto seconds = [](std::chrono::milliseconds time) {
-    return static_cast<double>(time.count()) / 1000;
-  };
   std::string text = model_->summary();
   text += fmt::format(
       "clients    {}; requests {}{}, connections {}, body {}, bodies {}, answer {}\n",
@@ -114,9 +111,9 @@ std::string ServerImpl::summary() const {
       bytes_text(static_cast<int64_t>(http.bodies_bytes_max)), bytes_text(options_.answer_bytes_max));
   text += fmt::format(
       "time-outs  header {} s, body {} s, idle {} s, write {} s, request {} s, queue {} s, stall {} s\n",
-      seconds(http.header_timeout_max), seconds(http.body_timeout_max), seconds(http.idle_timeout_max),
-      seconds(http.write_stall_max), options_.request_timeout_s, options_.model.engine.queue_seconds_max,
-      options_.stall_timeout_s);
+      to_seconds(http.header_timeout_max), to_seconds(http.body_timeout_max),
+      to_seconds(http.idle_timeout_max), to_seconds(http.write_stall_max), options_.request_timeout_s,
+      options_.model.engine.queue_seconds_max, options_.stall_timeout_s);
   return text;
 }
 

@@ -10,6 +10,7 @@ FILES = [name for name in tracked_files() if name.endswith((".cc", ".h"))]
 
 
 def test_the_layout_is_the_formatters():
+    assert CLANG_FORMAT.exists(), "tools/setup.sh test installs the formatter beside this Python"
     done = subprocess.run([str(CLANG_FORMAT), "--dry-run", *FILES], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     unlike = sorted({line.split(":")[0] for line in done.stderr.splitlines() if "clang-format-violations" in line})
