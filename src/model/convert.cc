@@ -153,7 +153,7 @@ class Converter {
     const WeightSource source = linear.source();
     team_.run(ceil_div(linear.n, kTileRows), [&](int64_t tile, int) {
       const int64_t first = tile * kTileRows;
-      pack_linear_rows(w, source, first, std::min(first + kTileRows, linear.n));
+      pack_rows(w, first, std::min(kTileRows, linear.n - first), source, first);
     });
     SafeTensors::drop_pages(*linear.weight, linear.weight->bytes);
   }

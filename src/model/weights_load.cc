@@ -196,7 +196,7 @@ class Loader {
     const LinearPlan& linear = plan_.linears[piece.idx];
     if (linear.panels) return load_panels(piece, *linear.weight, {{linear.target, 0}});
     const WeightSource source = linear.source();
-    pack_linear_rows(*linear.target, source, piece.begin, piece.end);
+    pack_rows(*linear.target, piece.begin, piece.end - piece.begin, source, piece.begin);
     used_up(piece, *linear.weight,
             part_of(*linear.weight, piece.begin * source.row_bytes(), piece.end * source.row_bytes()));
   }
