@@ -84,21 +84,28 @@ FATHOM_INLINE void weigh(WeighArgs args, int64_t rows) {
   }
 }
 
+// F32 rows `stride` elements apart.
+template <class T>
+struct FloatRowsAt {
+  T* data;
+  int64_t stride;
+};
+
 // scores[rows, 32 · panels] = A · panels, for the first `columns` columns.
 template <class V>
-FATHOM_INLINE void score(const float* a, int64_t a_stride, int64_t rows, const float* panels, int64_t dim,
-                         int64_t columns, float* scores, int64_t score_stride) {
+FATHOM_INLINE void score(FloatRowsAt<const float> a, int64_t rows, const float* panels, int64_t dim,
+                         int64_t columns, FloatRowsAt<float> scores) {
   for (int64_t first = 0; first < columns; first += 2 * V::kLanes) {
     MicroArgs args{};
-    args.a_stride = a_stride * 4;
+    args.a_stride = a.stride * 4;
     args.w = reinterpret_cast<const std::byte*>(panels + first / kLinearTileN * dim * kLinearTileN +
                                                 first % kLinearTileN);
     args.k_count = dim;
-    args.c_stride = score_stride;
+    args.c_stride = scores.stride;
     args.first = true;
     for_row_blocks<ScoreKernel<V>>(rows, [&](int64_t done, int64_t count) {
-      args.a = reinterpret_cast<const std::byte*>(a + done * a_stride);
-      args.c = scores + done * score_stride + first;
+      args.a = reinterpret_cast<const std::byte*>(a.data + done * a.stride);
+      args.c = scores.data + done * scores.stride + first;
       kMicroKernels<ScoreKernel<V>>[count - 1](args);
     });
   }
@@ -152,7 +159,7 @@ void absorbed_simd(const LatentBlocks& kv, const AbsorbedQuery& query, std::byte
     const int64_t count = smaller(kAttentionTile, query.visible - begin);
     for (int64_t t = 0; t < count; ++t)
       widen<V>(kv.dtype, latent_row(kv, begin + t), dim, tile + t * row_floats);
-    score<V>(tile, row_floats, count, panels, dim, query.num_heads, scores, heads);
+    score<V>({tile, row_floats}, count, panels, dim, query.num_heads, {scores, heads});
     if (bf16) {
       softmax_heads<V, true>(scores, heads, count, query.num_heads, query.scale, state);
     } else {
@@ -219,7 +226,7 @@ void per_head_group(const LatentBlocks& kv, const PerHeadKeys& keys, const PerHe
     const int64_t first = begin > query.start ? begin - query.start : 0;
     for (int64_t block = first; block < query.rows; block += kPerHeadBlockRows) {
       const int64_t rows = smaller(kPerHeadBlockRows, query.rows - block);
-      score<V>(q + block * dim, dim, rows, tile.panels, dim, count, scores, kAttentionTile);
+      score<V>({q + block * dim, dim}, rows, tile.panels, dim, count, {scores, kAttentionTile});
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t visible = smaller(count, query.start + block + r + 1 - begin);
         float* line = scores + r * kAttentionTile;

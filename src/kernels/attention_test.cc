@@ -78,11 +78,17 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
   EXPECT_LE(worst, tol) << what << ": worst element " << at << ": got " << got[at] << " want " << want[at];
 }
 
-std::vector<float> run_absorbed(Isa isa, const Storage& kv, const std::vector<float>& q, int64_t heads,
-                                int64_t first, int64_t count, int64_t visible) {
+struct HeadRange {
+  int64_t first, count;
+};
+
+// q: of all the heads. The range's results.
+std::vector<float> run_absorbed(Isa isa, const Storage& kv, const std::vector<float>& q, HeadRange range,
+                                int64_t visible) {
+  const auto [first, count] = range;
   const int64_t dim = kv.latent + kv.rope;
   std::vector<float> out(static_cast<size_t>(count * kv.latent));
-  AlignedBuffer scratch(static_cast<size_t>(mla_absorbed_scratch_bytes(heads, kv.latent, kv.rope)));
+  AlignedBuffer scratch(static_cast<size_t>(mla_absorbed_scratch_bytes(count, kv.latent, kv.rope)));
   std::memset(scratch.data(), 0xff, scratch.size_bytes());
   const AbsorbedQuery query{.latent = q.data() + first * dim,
                             .latent_stride = dim,
@@ -106,13 +112,13 @@ TEST_P(AbsorbedTest, MatchesReferenceWhateverTheHeadRange) {
   for (const auto& s : shapes) {
     const Storage kv(dtype, s.latent, s.rope, s.visible, 3 * s.visible);
     const std::vector<float> q = random_floats(s.heads * (s.latent + s.rope), 9);
-    const auto want = run_absorbed(Isa::kRef, kv, q, s.heads, 0, s.heads, s.visible);
-    const auto got = run_absorbed(isa, kv, q, s.heads, 0, s.heads, s.visible);
+    const auto want = run_absorbed(Isa::kRef, kv, q, {0, s.heads}, s.visible);
+    const auto got = run_absorbed(isa, kv, q, {0, s.heads}, s.visible);
     const std::string what = "latent " + std::to_string(s.latent) + " heads " + std::to_string(s.heads) +
                              " visible " + std::to_string(s.visible);
     expect_near(got, want, tolerance(dtype), what);
     for (int64_t h = 0; h < s.heads; ++h) {
-      const auto one = run_absorbed(isa, kv, q, s.heads, h, 1, s.visible);
+      const auto one = run_absorbed(isa, kv, q, {h, 1}, s.visible);
       ASSERT_EQ(0, std::memcmp(one.data(), got.data() + h * s.latent, one.size() * 4))
           << what << " head " << h;
     }
@@ -123,9 +129,9 @@ TEST_P(AbsorbedTest, LaterTokensDoNotMatter) {
   const auto [isa, dtype] = GetParam();
   const Storage kv(dtype, 64, 16, 300, 4);
   const std::vector<float> q = random_floats(16 * 80, 5);
-  const auto long_run = run_absorbed(isa, kv, q, 16, 0, 16, 100);
+  const auto long_run = run_absorbed(isa, kv, q, {0, 16}, 100);
   const Storage cut(dtype, 64, 16, 100, 4);
-  const auto short_run = run_absorbed(isa, cut, q, 16, 0, 16, 100);
+  const auto short_run = run_absorbed(isa, cut, q, {0, 16}, 100);
   EXPECT_EQ(0, std::memcmp(long_run.data(), short_run.data(), long_run.size() * 4));
 }
 
@@ -203,7 +209,7 @@ TEST(AttentionForms, Agree) {
   const int64_t dim = 32, rope = 8, tokens = 90;
   const Storage kv(DType::kF32, dim, rope, tokens, 41);
   const std::vector<float> q = random_floats(dim + rope, 42);
-  const auto absorbed = run_absorbed(Isa::kRef, kv, q, 1, 0, 1, tokens);
+  const auto absorbed = run_absorbed(Isa::kRef, kv, q, {0, 1}, tokens);
   std::vector<float> latents(static_cast<size_t>(tokens * dim)), out(dim);
   for (int64_t t = 0; t < tokens; ++t) {
     std::memcpy(latents.data() + t * dim, kv.memory.as<float>() + t * kv.stride(), dim * 4);

@@ -17,10 +17,9 @@ struct Bf16Kernel {
   static_assert(kGroupRows >= kLinearTileRowsMax);  // a few rows left over would read all the weights again
   struct Scratch {};
   static int64_t max_k(int64_t) { return INT64_MAX; }
-  static void prepare(const Activations& x, int64_t row, int64_t, int64_t k, int64_t, Scratch&,
-                      MicroArgs& args) {
-    args.a = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k * 2;
-    args.a_stride = x.row_stride_bytes;
+  static void prepare(const RowGroup& group, Scratch&, MicroArgs& args) {
+    args.a = group.data(2);
+    args.a_stride = group.x.row_stride_bytes;
   }
 
   template <int kRows>
@@ -73,15 +72,14 @@ struct Fp8Kernel {
   };
   static int64_t max_k(int64_t rows) { return (kScratch / rows - kRowPadding) / kScaleBlock * kScaleBlock; }
 
-  static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
-                      Scratch& scratch, MicroArgs& args) {
+  static void prepare(const RowGroup& group, Scratch& scratch, MicroArgs& args) {
     const Fp8Decoder decoder;
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-    const auto* data = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k;
-    const int64_t padded = round_up(k_count, kScaleBlock), stride = padded + kRowPadding;
-    for (int64_t r = 0; r < rows; ++r) {
+    const std::byte* const data = group.data(1);
+    const int64_t padded = round_up(group.k_count, kScaleBlock), stride = padded + kRowPadding;
+    for (int64_t r = 0; r < group.rows; ++r) {
       for (int64_t i = 0; i < padded; i += 64) {
-        const __m512i codes = _mm512_loadu_si512(data + r * x.row_stride_bytes + i);
+        const __m512i codes = _mm512_loadu_si512(data + r * group.x.row_stride_bytes + i);
         __m512bh first, second;
         decoder.decode(_mm512_permutexvar_epi64(order, codes), first, second);
         _mm512_store_si512(scratch.a + r * stride + i, (__m512i)first);

@@ -205,18 +205,16 @@ struct FmaKernel {
     return kWiden ? (kScratchFloats / rows - kRowPadding) / kScaleBlock * kScaleBlock : INT64_MAX;
   }
 
-  static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
-                      Scratch& scratch, MicroArgs& args) {
-    const auto* data = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes;
+  static void prepare(const RowGroup& group, Scratch& scratch, MicroArgs& args) {
     if (!kWiden) {
-      args.a = data + k * 4;
-      args.a_stride = x.row_stride_bytes;
+      args.a = group.data(4);
+      args.a_stride = group.x.row_stride_bytes;
       return;
     }
-    const int64_t stride = round_up(k_count, kScaleBlock) + kRowPadding;
-    for (int64_t r = 0; r < rows; ++r) {
-      widen(data + r * x.row_stride_bytes + k * (kFormat == WeightFormat::kFp8 ? 1 : 2), k_count,
-            scratch.a + r * stride);
+    const std::byte* const data = group.data(kFormat == WeightFormat::kFp8 ? 1 : 2);
+    const int64_t stride = round_up(group.k_count, kScaleBlock) + kRowPadding;
+    for (int64_t r = 0; r < group.rows; ++r) {
+      widen(data + r * group.x.row_stride_bytes, group.k_count, scratch.a + r * stride);
     }
     args.a = reinterpret_cast<const std::byte*>(scratch.a);
     args.a_stride = stride * 4;

@@ -94,10 +94,9 @@ struct Int8Kernel {
   static constexpr int64_t kGroupRows = 64 / kMaxRows * kMaxRows;
   struct Scratch {};
   static int64_t max_k(int64_t) { return INT64_MAX; }
-  static void prepare(const Activations& x, int64_t row, int64_t, int64_t k, int64_t, Scratch&,
-                      MicroArgs& args) {
-    args.a = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k;
-    args.a_stride = x.row_stride_bytes;
+  static void prepare(const RowGroup& group, Scratch&, MicroArgs& args) {
+    args.a = group.data(1);
+    args.a_stride = group.x.row_stride_bytes;
   }
   template <int kRows>
   static void run(const MicroArgs& args) {
@@ -185,15 +184,14 @@ struct Int4Kernel {
   static int64_t max_k(int64_t rows) { return Scratch::max_k(rows); }
 
   // x_sums: -8 · Σ x of each group of 32.
-  static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
-                      Scratch& scratch, MicroArgs& args) {
-    args.a = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k;
-    args.a_stride = x.row_stride_bytes;
-    args.x_sum_stride = ceil_div(k_count, kInt4Group);
+  static void prepare(const RowGroup& group, Scratch& scratch, MicroArgs& args) {
+    args.a = group.data(1);
+    args.a_stride = group.x.row_stride_bytes;
+    args.x_sum_stride = ceil_div(group.k_count, kInt4Group);
     args.x_sums = scratch.sums;
     int32_t* sums = scratch.sums;
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t i = 0; i < k_count; i += kInt4Group) {
+    for (int64_t r = 0; r < group.rows; ++r) {
+      for (int64_t i = 0; i < group.k_count; i += kInt4Group) {
         const auto* codes = reinterpret_cast<const __m256i*>(args.a + r * args.a_stride + i);
         const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), _mm256_loadu_si256(codes));
         const __m256i quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));

@@ -49,13 +49,12 @@ struct Int8Kernel {
   };
   static int64_t max_k(int64_t rows) { return kSums / rows * kScaleBlock; }
 
-  static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
-                      Scratch& scratch, MicroArgs& args) {
-    args.a = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k;
-    args.a_stride = x.row_stride_bytes;
-    args.x_sum_stride = ceil_div(k_count, kScaleBlock);
+  static void prepare(const RowGroup& group, Scratch& scratch, MicroArgs& args) {
+    args.a = group.data(1);
+    args.a_stride = group.x.row_stride_bytes;
+    args.x_sum_stride = ceil_div(group.k_count, kScaleBlock);
     args.x_sums = scratch.sums;
-    for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t r = 0; r < group.rows; ++r) {
       sum_row(args.a + r * args.a_stride, args.x_sum_stride, scratch.sums + r * args.x_sum_stride);
     }
   }
@@ -139,13 +138,12 @@ struct Int4Kernel {
   using Scratch = Int4Sums<kGroupRows, kKBlock>;
   static int64_t max_k(int64_t rows) { return Scratch::max_k(rows); }
 
-  static void prepare(const Activations& x, int64_t row, int64_t rows, int64_t k, int64_t k_count,
-                      Scratch& scratch, MicroArgs& args) {
-    args.a = static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k;
-    args.a_stride = x.row_stride_bytes;
-    args.x_sum_stride = round_up(k_count, kScaleBlock) / kInt4Group;
+  static void prepare(const RowGroup& group, Scratch& scratch, MicroArgs& args) {
+    args.a = group.data(1);
+    args.a_stride = group.x.row_stride_bytes;
+    args.x_sum_stride = round_up(group.k_count, kScaleBlock) / kInt4Group;
     args.x_sums = scratch.sums;
-    for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t r = 0; r < group.rows; ++r) {
       sum_row(args.a + r * args.a_stride, args.x_sum_stride, scratch.sums + r * args.x_sum_stride);
     }
   }

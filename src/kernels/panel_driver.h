@@ -31,6 +31,17 @@ struct MicroArgs {
   const std::byte* ahead;  // what to fetch meanwhile, forward from here; null: the panel itself, further on
 };
 
+// Rows [row, row + rows) of x over [k, k + k_count): what is prepared at a time.
+struct RowGroup {
+  const Activations& x;
+  int64_t row, rows;
+  int64_t k, k_count;
+
+  FATHOM_INLINE const std::byte* data(int64_t element_bytes) const {
+    return static_cast<const std::byte*>(x.data) + row * x.row_stride_bytes + k * element_bytes;
+  }
+};
+
 // Room for a sum per row and group of 32, which the INT4 kernels' prepare fills.
 template <int64_t kGroupRows, int64_t kKBlock>
 struct Int4Sums {
@@ -42,9 +53,9 @@ struct Int4Sums {
 // A kernel K has:
 //   Args = MicroArgs; kFormat; kMaxRows (rows of the largest block); kKBlock (most of K at a time when there
 //   are several blocks of rows); kGroupRows (rows prepared at a time, a multiple of kMaxRows);
-//   run<rows>(MicroArgs); Scratch: what prepare fills; prepare(x, row, rows, k, k_count, scratch, args) sets
-//   args.a and a_stride, or x_sums and x_sum_stride, for `rows` rows; max_k(rows): the most of K the scratch
-//   takes for that many rows.
+//   run<rows>(MicroArgs); Scratch: what prepare fills; prepare(group, scratch, args) sets args.a and
+//   a_stride, or x_sums and x_sum_stride, for these rows; max_k(rows): the most of K the scratch takes for
+//   that many rows.
 // The run<rows> of a kernel K for every number of rows up to K::kMaxRows.
 template <class K>
 using MicroKernel = void (*)(const typename K::Args&);
@@ -136,28 +147,28 @@ void run_panels(const Activations& x, const PackedWeight& w, const LinearTile& t
   const auto* w_scales = reinterpret_cast<const float*>(w.data + panel_scales_at(w.n, w.k));
   for (int64_t k = 0; k < w.k; k += k_block) {
     for (int64_t row = tile.row_begin; row < tile.row_end; row += group_rows) {
-      const int64_t count = smaller(group_rows, tile.row_end - row);
+      const RowGroup group{x, row, smaller(group_rows, tile.row_end - row), k, smaller(k_block, w.k - k)};
       MicroArgs args{};
-      args.k_count = smaller(k_block, w.k - k);
+      args.k_count = group.k_count;
       args.first = k == 0;
       if (x.scales != nullptr) {
         args.x_scales = x.scales + row * x.scale_stride + k / kScaleBlock;
         args.x_scale_stride = x.scale_stride;
       }
-      K::prepare(x, row, count, k, args.k_count, scratch, args);
+      K::prepare(group, scratch, args);
       const int64_t last = ceil_div(tile.n_end, kLinearTileN);
       for (int64_t panel = tile.n_begin / kLinearTileN; panel < last; ++panel) {
         args.w = w.data + panel * bytes + panel_offset(K::kFormat, k);
         args.ahead = args.w + bytes;
         if (K::kFormat == WeightFormat::kFp8) args.w_scales = w_scales + panel * scale_cols + k / kScaleBlock;
         if constexpr (requires { K::widen_panel(scratch, args); }) {
-          if (K::kWidensPanels && count > K::kMaxRows) {
+          if (K::kWidensPanels && group.rows > K::kMaxRows) {
             K::widen_panel(scratch, args);
-            run_panel<typename K::Widened>(args, count, w, panel, y, row);
+            run_panel<typename K::Widened>(args, group.rows, w, panel, y, row);
             continue;
           }
         }
-        run_panel<K>(args, count, w, panel, y, row);
+        run_panel<K>(args, group.rows, w, panel, y, row);
       }
     }
   }
