@@ -10,15 +10,20 @@
 namespace fathom {
 namespace {
 
-// out += weight * row, for a row of either type; scratch holds n floats.
-void accumulate(float weight, const std::byte* row, DType dtype, int64_t n, float* scratch, float* out) {
-  const auto* values = reinterpret_cast<const float*>(row);
-  if (dtype != DType::kF32) {
-    to_f32(dtype, row, n, scratch);
-    values = scratch;
+// A token's results, in the order in which they are added.
+struct TokenParts {
+  int64_t count = 0;
+  std::array<float, kTopKMax> weights;
+  std::array<const void*, kTopKMax> rows;
+
+  void add(float weight, const std::byte* row) {
+    weights[count] = weight;
+    rows[count++] = row;
   }
-  scale_accumulate(weight, values, n, out);
-}
+  void sum(const ExchangeShape& shape, float* out) const {
+    weighted_sum({shape.result, count, weights.data(), rows.data()}, shape.hidden, out);
+  }
+};
 
 }  // namespace
 
@@ -64,7 +69,7 @@ void Flight::reduce(int64_t begin, int64_t end, float* scratch) {
     while (row >= return_row_begin_[peer + 1]) ++peer;
     const HeaderView& from = arrived_[peer];
     const int64_t local = row - return_row_begin_[peer];
-    std::fill(scratch, scratch + shape_.hidden, 0.0f);
+    TokenParts parts;
     for (int32_t i = from.row_begin[local]; i < from.row_begin[local + 1]; ++i) {
       const auto result = [&](int32_t place) {
         const int64_t expert_row = return_rows[return_begin_[peer] + from.order_pairs[place]];
@@ -73,9 +78,9 @@ void Flight::reduce(int64_t begin, int64_t end, float* scratch) {
       // The next token's results are elsewhere: no hardware prefetcher knows where.
       if (i + shape_.top_k < from.fixed->num_pairs)
         prefetch_row(result(i + shape_.top_k), shape_.result_row_bytes());
-      accumulate(from.order_weights[i], result(i), shape_.result, shape_.hidden, scratch + shape_.hidden,
-                 scratch);
+      parts.add(from.order_weights[i], result(i));
     }
+    parts.sum(shape_, scratch);
     from_f32(scratch, shape_.hidden, shape_.result, reduced_.data() + row * shape_.result_row_bytes());
   }
 }
@@ -111,12 +116,11 @@ Status Flight::receive_combine() {
   return {};
 }
 
-void Flight::combine_token(int64_t token, float* out, float* scratch) const {
-  std::fill(out, out + shape_.hidden, 0.0f);
-  normal() ? combine_normal(token, out, scratch) : combine_low_latency(token, out, scratch);
+void Flight::combine_token(int64_t token, float* out) const {
+  normal() ? combine_normal(token, out) : combine_low_latency(token, out);
 }
 
-void Flight::combine_low_latency(int64_t token, float* out, float* scratch) const {
+void Flight::combine_low_latency(int64_t token, float* out) const {
   const int64_t base = token * shape_.top_k;
   std::array<int, kTopKMax> order;
   for (int k = 0; k < shape_.top_k; ++k) order[k] = k;
@@ -124,29 +128,34 @@ void Flight::combine_low_latency(int64_t token, float* out, float* scratch) cons
     std::sort(order.begin(), order.begin() + shape_.top_k,
               [&](int a, int b) { return routing_.experts[base + a] < routing_.experts[base + b]; });
   }
+  TokenParts parts;
   for (int i = 0; i < shape_.top_k; ++i) {
     const int64_t choice = base + order[i];
     if (pair_of_[choice] < 0) continue;
     const int rank = rank_of(routing_.slots[choice]);
     const std::byte* row =
         combined_[rank]->rows[0].row(pair_of_[choice] - pair_begin_[rank * shape_.slots_per_rank]);
-    accumulate(routing_.weights[choice], row, shape_.result, shape_.hidden, scratch, out);
+    parts.add(routing_.weights[choice], row);
   }
+  parts.sum(shape_, out);
 }
 
-void Flight::combine_normal(int64_t token, float* out, float* scratch) const {
+void Flight::combine_normal(int64_t token, float* out) const {
   // The ranks that hold a part of this token's sum, ascending, each once.
-  std::array<std::pair<int, int32_t>, kTopKMax> parts;
-  int num_parts = 0;
+  std::array<std::pair<int, int32_t>, kTopKMax> places;
+  int num_places = 0;
   for (int64_t choice = token * shape_.top_k; choice < (token + 1) * shape_.top_k; ++choice) {
-    if (routing_.slots[choice] >= 0) parts[num_parts++] = {rank_of(routing_.slots[choice]), row_of_[choice]};
+    if (routing_.slots[choice] >= 0)
+      places[num_places++] = {rank_of(routing_.slots[choice]), row_of_[choice]};
   }
-  std::sort(parts.begin(), parts.begin() + num_parts);
-  num_parts = static_cast<int>(std::unique(parts.begin(), parts.begin() + num_parts) - parts.begin());
-  for (int i = 0; i < num_parts; ++i) {
-    const auto [rank, row] = parts[i];
-    accumulate(1.0f, combined_[rank]->rows[0].row(row), shape_.result, shape_.hidden, scratch, out);
+  std::sort(places.begin(), places.begin() + num_places);
+  num_places = static_cast<int>(std::unique(places.begin(), places.begin() + num_places) - places.begin());
+  TokenParts parts;
+  for (int i = 0; i < num_places; ++i) {
+    const auto [rank, row] = places[i];
+    parts.add(1.0f, combined_[rank]->rows[0].row(row));
   }
+  parts.sum(shape_, out);
 }
 
 void Flight::finish() { endpoint_.release(Channel::kCombine, sequence_); }

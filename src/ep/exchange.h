@@ -109,14 +109,14 @@ class Flight {
   // Normal mode, before send_combine: sums of rows [begin, end) of num_return_rows(). Thread-safe for
   // disjoint ranges.
   int64_t num_return_rows() const;
-  // scratch: twice hidden floats of the calling thread.
+  // scratch: hidden floats of the calling thread.
   void reduce(int64_t begin, int64_t end, float* scratch);
   Status send_combine();
 
   // --- Source side again.
   Status receive_combine();
-  // out[0, hidden) = the sum over token t's experts; scratch: hidden floats. Thread-safe for distinct tokens.
-  void combine_token(int64_t token, float* out, float* scratch) const;
+  // out[0, hidden) = the sum over token t's experts. Thread-safe for distinct tokens.
+  void combine_token(int64_t token, float* out) const;
   // All tokens are combined: buffers may be used again.
   void finish();
 
@@ -149,8 +149,8 @@ class Flight {
   void write_headers(uint32_t flags);
   void count_rows(ExchangeStats& stats, int peer, int64_t dispatched, int64_t combined) const;
   void place_rows(int peer);
-  void combine_low_latency(int64_t token, float* out, float* scratch) const;
-  void combine_normal(int64_t token, float* out, float* scratch) const;
+  void combine_low_latency(int64_t token, float* out) const;
+  void combine_normal(int64_t token, float* out) const;
 
   int rank_of(int slot) const { return slot / shape_.slots_per_rank; }
   bool normal() const { return shape_.mode == ExchangeMode::kNormal; }

@@ -102,11 +102,11 @@ struct RankJob {
     RETURN_IF_ERROR(flight->receive_dispatch());
     EXPECT_EQ(flight->flags(), run.num_ranks > 1 ? 2u : 0u);
     run_experts(*flight);
-    std::vector<float> scratch(2 * batch.hidden);
+    std::vector<float> scratch(batch.hidden);
     flight->reduce(0, flight->num_return_rows(), scratch.data());
     RETURN_IF_ERROR(flight->send_combine());
     RETURN_IF_ERROR(flight->receive_combine());
-    for (int64_t t = 0; t < tokens; ++t) flight->combine_token(t, &out[t * batch.hidden], scratch.data());
+    for (int64_t t = 0; t < tokens; ++t) flight->combine_token(t, &out[t * batch.hidden]);
     flight->finish();
     return {};
   }

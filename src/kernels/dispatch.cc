@@ -62,7 +62,7 @@ Tables make_complete_tables() {
     inherit(table.silu_mul, lower.silu_mul);
     inherit(table.rope_interleaved, lower.rope_interleaved);
     inherit(table.add_rows, lower.add_rows);
-    inherit(table.scale_accumulate, lower.scale_accumulate);
+    inherit(table.weighted_sum, lower.weighted_sum);
     inherit(table.gate_experts, lower.gate_experts);
     inherit(table.to_f32, lower.to_f32);
     inherit(table.from_f32, lower.from_f32);

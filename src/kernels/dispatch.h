@@ -28,7 +28,7 @@ struct KernelTable {
   decltype(&fathom::silu_mul) silu_mul = nullptr;
   decltype(&fathom::rope_interleaved) rope_interleaved = nullptr;
   decltype(&fathom::add_rows) add_rows = nullptr;
-  decltype(&fathom::scale_accumulate) scale_accumulate = nullptr;
+  decltype(&fathom::weighted_sum) weighted_sum = nullptr;
   // The gate's scores [num_experts] and the experts chosen by them [top_k], see gate_choose.
   void (*gate_experts)(const GateConfig& config, const float* logits, const float* bias, float* scores,
                        int32_t* experts) = nullptr;

@@ -39,7 +39,7 @@ TEST(Dispatch, ref_avx2_and_avx512_have_every_other_op) {
                 table.max_magnitude)
         << isa_name(isa);
     EXPECT_TRUE(table.rms_norm && table.silu_mul && table.rope_interleaved && table.add_rows &&
-                table.scale_accumulate && table.gate_experts && table.to_f32 && table.from_f32)
+                table.weighted_sum && table.gate_experts && table.to_f32 && table.from_f32)
         << isa_name(isa);
   }
 }

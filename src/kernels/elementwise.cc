@@ -26,8 +26,9 @@ void add_rows(MatrixView<const float> x, MatrixView<float> y) {
   active_kernels().add_rows(x, y);
 }
 
-void scale_accumulate(float weight, const float* x, int64_t n, float* y) {
-  active_kernels().scale_accumulate(weight, x, n, y);
+void weighted_sum(const WeightedRows& x, int64_t n, float* y) {
+  CHECK(x.dtype == DType::kF32 || x.dtype == DType::kBf16 || x.dtype == DType::kF16);
+  active_kernels().weighted_sum(x, n, y);
 }
 
 void to_f32(DType dtype, const void* x, int64_t n, float* y) {

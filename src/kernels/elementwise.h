@@ -21,8 +21,15 @@ void rope_interleaved(MatrixView<float> x, const float* cos_sin);
 // y += x.
 void add_rows(MatrixView<const float> x, MatrixView<float> y);
 
-// y[0, n) += weight · x[0, n), one rounding per element (fused).
-void scale_accumulate(float weight, const float* x, int64_t n, float* y);
+// Rows to be added up, each times its weight.
+struct WeightedRows {
+  DType dtype = DType::kF32;  // F32, BF16 or F16
+  int64_t count = 0;
+  const float* weights = nullptr;     // [count]
+  const void* const* rows = nullptr;  // [count]
+};
+// y[0, n) = Σ_i weights[i] · rows[i][0, n): in their order from 0, one rounding per term (fused).
+void weighted_sum(const WeightedRows& x, int64_t n, float* y);
 
 // n elements of F32, BF16 or F16 to F32: embedding rows, stored latents. x need not be aligned.
 void to_f32(DType dtype, const void* x, int64_t n, float* y);

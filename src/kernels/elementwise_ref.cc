@@ -45,10 +45,6 @@ void add_rows_ref(MatrixView<const float> x, MatrixView<float> y) {
   }
 }
 
-void scale_accumulate_ref(float weight, const float* x, int64_t n, float* y) {
-  for (int64_t i = 0; i < n; ++i) y[i] = std::fma(weight, x[i], y[i]);
-}
-
 // Element i of memory that need not be aligned.
 template <typename T>
 T load(const void* x, int64_t i) {
@@ -89,6 +85,17 @@ void from_f32_ref(const float* x, int64_t n, DType dtype, void* y) {
   }
 }
 
+void weighted_sum_ref(const WeightedRows& x, int64_t n, float* y) {
+  std::fill(y, y + n, 0.0f);
+  for (int64_t r = 0; r < x.count; ++r) {
+    for (int64_t i = 0; i < n; ++i) {
+      float value;
+      to_f32_ref(x.dtype, static_cast<const std::byte*>(x.rows[r]) + dtype_bytes(x.dtype, i), 1, &value);
+      y[i] = std::fma(x.weights[r], value, y[i]);
+    }
+  }
+}
+
 }  // namespace
 
 void add_ref_elementwise(KernelTable& table) {
@@ -96,7 +103,7 @@ void add_ref_elementwise(KernelTable& table) {
   table.silu_mul = silu_mul_ref;
   table.rope_interleaved = rope_interleaved_ref;
   table.add_rows = add_rows_ref;
-  table.scale_accumulate = scale_accumulate_ref;
+  table.weighted_sum = weighted_sum_ref;
   table.to_f32 = to_f32_ref;
   table.from_f32 = from_f32_ref;
 }

@@ -99,16 +99,6 @@ void add_rows_simd(MatrixView<const float> x, MatrixView<float> y) {
 }
 
 template <class V>
-void scale_accumulate_simd(float weight, const float* x, int64_t n, float* y) {
-  const auto w = V::set1(weight);
-  for_vectors<V>(
-      n, [&](int64_t i) { V::store(y + i, V::fma(w, V::load(x + i), V::load(y + i))); },
-      [&](int64_t i, int64_t count) {
-        V::store_part(y + i, count, V::fma(w, V::load_part(x + i, count), V::load_part(y + i, count)));
-      });
-}
-
-template <class V>
 FATHOM_INLINE typename V::F load_as(DType dtype, const void* p) {
   return dtype == DType::kF32    ? V::load(static_cast<const float*>(p))
          : dtype == DType::kBf16 ? V::load_bf16(p)
@@ -142,6 +132,54 @@ FATHOM_INLINE void convert(DType from, const void* x, DType to, void* y, int64_t
       });
 }
 
+// Elements [begin, end) of the sum, end - begin a multiple of kVectors · V::kLanes.
+template <class V, DType kDType, int kVectors>
+FATHOM_INLINE void add_up(const WeightedRows& x, int64_t begin, int64_t end, float* y) {
+  constexpr int64_t kBytes = kDType == DType::kF32 ? 4 : 2;
+  for (int64_t i = begin; i < end; i += kVectors * V::kLanes) {
+    typename V::F sum[kVectors];
+    FATHOM_UNROLL
+    for (int v = 0; v < kVectors; ++v) sum[v] = V::zero();
+    for (int64_t r = 0; r < x.count; ++r) {
+      const auto weight = V::set1(x.weights[r]);
+      const char* const row = static_cast<const char*>(x.rows[r]) + i * kBytes;
+      FATHOM_UNROLL
+      for (int v = 0; v < kVectors; ++v)
+        sum[v] = V::fma(weight, load_as<V>(kDType, row + v * V::kLanes * kBytes), sum[v]);
+    }
+    FATHOM_UNROLL
+    for (int v = 0; v < kVectors; ++v) V::store(y + i + v * V::kLanes, sum[v]);
+  }
+}
+
+template <class V, DType kDType>
+FATHOM_INLINE void weighted_sum_of(const WeightedRows& x, int64_t n, float* y) {
+  constexpr int64_t kBytes = kDType == DType::kF32 ? 4 : 2;
+  const int64_t fours = n / (4 * V::kLanes) * (4 * V::kLanes), ones = n / V::kLanes * V::kLanes;
+  add_up<V, kDType, 4>(x, 0, fours, y);
+  add_up<V, kDType, 1>(x, fours, ones, y);
+  if (ones == n) return;
+  auto sum = V::zero();
+  for (int64_t r = 0; r < x.count; ++r) {
+    alignas(64) char part[64] = {};
+    __builtin_memcpy(part, static_cast<const char*>(x.rows[r]) + ones * kBytes,
+                     static_cast<size_t>((n - ones) * kBytes));
+    sum = V::fma(V::set1(x.weights[r]), load_as<V>(kDType, part), sum);
+  }
+  V::store_part(y + ones, n - ones, sum);
+}
+
+template <class V>
+void weighted_sum_simd(const WeightedRows& x, int64_t n, float* y) {
+  if (x.dtype == DType::kF32) {
+    weighted_sum_of<V, DType::kF32>(x, n, y);
+  } else if (x.dtype == DType::kBf16) {
+    weighted_sum_of<V, DType::kBf16>(x, n, y);
+  } else {
+    weighted_sum_of<V, DType::kF16>(x, n, y);
+  }
+}
+
 template <class V>
 void to_f32_simd(DType dtype, const void* x, int64_t n, float* y) {
   convert<V>(dtype, x, DType::kF32, y, n);
@@ -158,7 +196,7 @@ void add_elementwise(KernelTable& table) {
   table.silu_mul = silu_mul_simd<V>;
   table.rope_interleaved = rope_simd<V>;
   table.add_rows = add_rows_simd<V>;
-  table.scale_accumulate = scale_accumulate_simd<V>;
+  table.weighted_sum = weighted_sum_simd<V>;
   table.to_f32 = to_f32_simd<V>;
   table.from_f32 = from_f32_simd<V>;
 }

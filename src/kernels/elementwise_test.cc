@@ -71,15 +71,34 @@ TEST_P(ElementwiseTest, Rope) {
   }
 }
 
-TEST_P(ElementwiseTest, AddAndScaleAccumulateAreExact) {
+TEST_P(ElementwiseTest, AddRowsIsExact) {
   for (const int64_t n : kWidths) {
     const std::vector<float> x = random_floats(2 * n, n);
     std::vector<float> want = random_floats(2 * n, n + 1), got = want;
     ref().add_rows({x.data(), 2, n}, {want.data(), 2, n});
     own().add_rows({x.data(), 2, n}, {got.data(), 2, n});
-    ref().scale_accumulate(0.3f, x.data(), 2 * n, want.data());
-    own().scale_accumulate(0.3f, x.data(), 2 * n, got.data());
     EXPECT_EQ(want, got);
+  }
+}
+
+TEST_P(ElementwiseTest, WeightedSumIsExactInEveryDtype) {
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (const int64_t n : kWidths) {
+      constexpr int64_t kRows = 5;
+      const std::vector<float> values = random_floats(kRows * n, n), weights = random_floats(kRows, 7);
+      std::vector<std::byte> stored(static_cast<size_t>(dtype_bytes(dtype, kRows * n)));
+      ref().from_f32(values.data(), kRows * n, dtype, stored.data());
+      const void* rows[kRows];
+      for (int64_t r = 0; r < kRows; ++r) rows[r] = stored.data() + dtype_bytes(dtype, r * n);
+      std::vector<float> want(static_cast<size_t>(n + 1), 3.0f), got = want;
+      for (const int64_t count : {int64_t{0}, int64_t{1}, kRows}) {
+        const WeightedRows x{dtype, count, weights.data(), rows};
+        ref().weighted_sum(x, n, want.data());
+        own().weighted_sum(x, n, got.data());
+        EXPECT_EQ(want, got);
+        EXPECT_EQ(got.back(), 3.0f) << "written beyond the row";
+      }
+    }
   }
 }
 

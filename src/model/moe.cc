@@ -166,13 +166,13 @@ void moe_combine(const MoeContext& c, const MoeWeights& w, Flight& flight) {
   c.stream.for_rows(c.num_rows, [&](int64_t begin, int64_t end, std::byte* scratch) {
     auto* const sum = reinterpret_cast<float*>(scratch);
     for (int64_t row = begin; row < end; ++row) {
-      flight.combine_token(row, sum, sum + hidden);
+      flight.combine_token(row, sum);
       if (w.shared_experts.present()) add_rows({c.a.ffn_out.row(row), 1, hidden}, {sum, 1, hidden});
       add_rows({sum, 1, hidden}, {c.a.x.row(row), 1, hidden});
     }
   });
 }
 
-int64_t moe_scratch_bytes(const ModelConfig& config) { return 2 * config.hidden_size * sizeof(float); }
+int64_t moe_scratch_bytes(const ModelConfig& config) { return config.hidden_size * sizeof(float); }
 
 }  // namespace fathom

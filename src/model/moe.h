@@ -59,7 +59,7 @@ void ffn_dense(const MoeContext& c, const SwigluWeights& w);
 // a.x += sum of the routed experts' results, which have come back, + the shared expert's.
 void moe_combine(const MoeContext& c, const MoeWeights& w, Flight& flight);
 
-// Scratch of the largest row op here: floats of a row, times two.
+// Scratch of the largest row op here: floats of a row.
 int64_t moe_scratch_bytes(const ModelConfig& config);
 
 }  // namespace fathom
