@@ -23,7 +23,6 @@ class StopMatcher {
   void flush(std::string& out);
 
   bool matched() const { return matched_.has_value(); }
-  const std::string& matched_stop() const { return patterns_[*matched_].text; }
 
  private:
   // Knuth-Morris-Pratt per stop string: a request has few, and they are short.

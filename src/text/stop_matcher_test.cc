@@ -11,23 +11,20 @@ namespace {
 
 struct Outcome {
   std::string text;
-  std::string stop;
+  bool stopped = false;
   bool operator==(const Outcome&) const = default;
 };
 
 std::ostream& operator<<(std::ostream& os, const Outcome& o) {
-  return os << "{" << o.text << "|" << o.stop << "}";
+  return os << "{" << o.text << "|" << o.stopped << "}";
 }
 
 Outcome run(const std::vector<std::string>& stops, std::string_view text, const Cuts& cuts = {}) {
   StopMatcher matcher(stops);
   Outcome outcome;
   for (const std::string_view piece : cuts.apply(text)) matcher.push(piece, outcome.text);
-  if (matcher.matched()) {
-    outcome.stop = matcher.matched_stop();
-  } else {
-    matcher.flush(outcome.text);
-  }
+  outcome.stopped = matcher.matched();
+  if (!outcome.stopped) matcher.flush(outcome.text);
   return outcome;
 }
 
@@ -38,19 +35,19 @@ Outcome by_definition(const std::vector<std::string>& stops, const std::string& 
     for (const std::string& stop : stops) {
       if (std::string_view(text).substr(0, end).ends_with(stop) && stop.size() > best.size()) best = stop;
     }
-    if (!best.empty()) return {text.substr(0, end - best.size()), best};
+    if (!best.empty()) return {text.substr(0, end - best.size()), true};
   }
-  return {text, ""};
+  return {text, false};
 }
 
 TEST(StopMatcher, the_first_complete_stop_string_wins) {
-  EXPECT_EQ(run({"STOP"}, "one STOP two"), (Outcome{"one ", "STOP"}));
-  EXPECT_EQ(run({"b", "abc"}, "xabc"), (Outcome{"xa", "b"}));
-  EXPECT_EQ(run({"c", "abc"}, "xabc"), (Outcome{"x", "abc"}));
-  EXPECT_EQ(run({"\n\n"}, "a\nb\n\nc"), (Outcome{"a\nb", "\n\n"}));
-  EXPECT_EQ(run({"aab"}, "aaab"), (Outcome{"a", "aab"}));
-  EXPECT_EQ(run({""}, "text"), (Outcome{"text", ""}));
-  EXPECT_EQ(run({}, "text"), (Outcome{"text", ""}));
+  EXPECT_EQ(run({"STOP"}, "one STOP two"), (Outcome{"one ", true}));
+  EXPECT_EQ(run({"b", "abc"}, "xabc"), (Outcome{"xa", true}));
+  EXPECT_EQ(run({"c", "abc"}, "xabc"), (Outcome{"x", true}));
+  EXPECT_EQ(run({"\n\n"}, "a\nb\n\nc"), (Outcome{"a\nb", true}));
+  EXPECT_EQ(run({"aab"}, "aaab"), (Outcome{"a", true}));
+  EXPECT_EQ(run({""}, "text"), (Outcome{"text", false}));
+  EXPECT_EQ(run({}, "text"), (Outcome{"text", false}));
 }
 
 TEST(StopMatcher, holds_back_only_what_may_become_a_stop_string) {

@@ -106,9 +106,11 @@ def test_without_asking_there_are_neither_logprobs_nor_ids(server, path, body):
                    for choice in chunk["choices"])
 
 
-def test_token_ids_of_a_chat(server):
-    body = {**QUESTION, "return_token_ids": True, "n": 2}
-    prompt = server.post("/tokenize", {"messages": QUESTION["messages"]}).json["tokens"]
+@pytest.mark.parametrize("template", [{}, {"thinking": {"type": "disabled"}}, {"reasoning_effort": "low"},
+                                      {"chat_template_kwargs": {"thinking": False}}])
+def test_token_ids_of_a_chat(server, template):
+    body = {**QUESTION, **template, "return_token_ids": True, "n": 2}
+    prompt = server.post("/tokenize", {"messages": QUESTION["messages"], **template}).json["tokens"]
     answer = whole(server, CHAT, body)
     assert answer["prompt_token_ids"] == prompt and len(prompt) == answer["usage"]["prompt_tokens"]
     chunks = events(server, CHAT, body)

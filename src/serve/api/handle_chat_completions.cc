@@ -28,8 +28,8 @@ void handle_chat_completions(ApiContext& context, ApiCall call) {
   ChatRequest& request = parsed.value();
   if (auto error = check_model(context, request.model)) return call.http->respond(error_response(*error));
 
-  const ChatTemplateOptions rendering{.thinking = request.thinking,
-                                      .extra_json = request.template_kwargs_json,
+  const ChatTemplateOptions rendering{.thinking = request.template_arguments.thinking,
+                                      .extra_json = request.template_arguments.kwargs_json,
                                       .now_unix_s = context.clock.unix_seconds()};
   auto prompt = context.chat_template.render(request.messages, rendering);
   if (!prompt.ok()) return call.http->respond(error_response(api_error_from(prompt.status())));

@@ -18,9 +18,11 @@ void handle_tokenize(ApiContext& context, ApiCall call) {
     if (!encoded.ok()) return call.http->respond(error_response(api_error_from(encoded.status())));
     ids = std::move(encoded.value());
   } else {
-    auto rendered = context.chat_template.render(
-        request.messages,
-        {.add_generation_prompt = request.add_generation_prompt, .now_unix_s = context.clock.unix_seconds()});
+    auto rendered = context.chat_template.render(request.messages,
+                                                 {.add_generation_prompt = request.add_generation_prompt,
+                                                  .thinking = request.template_arguments.thinking,
+                                                  .extra_json = request.template_arguments.kwargs_json,
+                                                  .now_unix_s = context.clock.unix_seconds()});
     if (!rendered.ok()) return call.http->respond(error_response(api_error_from(rendered.status())));
     ids = std::move(rendered->ids);
   }

@@ -303,12 +303,12 @@ void refuse_answer_last(ObjectReader& reader, const std::vector<ChatMessage>& me
 }
 
 // OpenAI's `reasoning_effort`: a model that thinks at one length only can think or not.
-void read_reasoning_effort(ObjectReader& reader, ChatRequest& request) {
+void read_reasoning_effort(ObjectReader& reader, TemplateArguments& arguments) {
   if (reader.find("reasoning_effort") == nullptr) return;
   const std::string effort = reader.text("reasoning_effort", "");
   for (const char* known : {"none", "minimal", "low", "medium", "high", "xhigh"}) {
     if (effort == known) {
-      request.thinking = effort != "none";
+      arguments.thinking = effort != "none";
       return;
     }
   }
@@ -319,8 +319,8 @@ void read_reasoning_effort(ObjectReader& reader, ChatRequest& request) {
 
 // DeepSeek's `thinking: {"type": "enabled"|"disabled"}`, and `thinking`/`enable_thinking` among the
 // template's own arguments; either goes before `reasoning_effort`.
-void read_thinking(ObjectReader& reader, ChatRequest& request) {
-  read_reasoning_effort(reader, request);
+void read_template_arguments(ObjectReader& reader, TemplateArguments& arguments) {
+  read_reasoning_effort(reader, arguments);
   if (const Json* thinking = reader.find("thinking")) {
     const Json type = thinking->is_object() ? thinking->value("type", Json()) : Json();
     if (type != "enabled" && type != "disabled") {
@@ -328,7 +328,7 @@ void read_thinking(ObjectReader& reader, ChatRequest& request) {
           bad_request("thinking", R"(thinking: expected {{"type": "enabled"}} or {{"type": "disabled"}})"));
     }
     ObjectReader inner(*thinking, "thinking.");
-    request.thinking = inner.text("type", "") == "enabled";
+    arguments.thinking = inner.text("type", "") == "enabled";
     inner.refuse({"budget_tokens"});
     if (auto error = inner.finish()) return reader.fail(*error);
   }
@@ -338,7 +338,7 @@ void read_thinking(ObjectReader& reader, ChatRequest& request) {
     return reader.fail(bad_request("chat_template_kwargs", "chat_template_kwargs: expected an object, got {}",
                                    kwargs->type_name()));
   }
-  request.template_kwargs_json = dump_json(*kwargs);
+  arguments.kwargs_json = dump_json(*kwargs);
   for (const char* name : {"thinking", "enable_thinking"}) {
     const auto it = kwargs->find(name);
     if (it == kwargs->end() || it->is_null()) continue;
@@ -347,7 +347,7 @@ void read_thinking(ObjectReader& reader, ChatRequest& request) {
                                      "chat_template_kwargs.{}: expected true or false, got {}", name,
                                      it->type_name()));
     }
-    request.thinking = it->get<bool>();
+    arguments.thinking = it->get<bool>();
   }
 }
 
@@ -413,7 +413,7 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body, const RequestLi
   request.model = reader.text("model", "");
   read_messages(reader, limits, request.messages);
   refuse_answer_last(reader, request.messages);
-  read_thinking(reader, request);
+  read_template_arguments(reader, request.template_arguments);
   read_options(reader, limits, request.options);
   read_empty_tools(reader);
   const bool logprobs = reader.boolean("logprobs", false);
@@ -464,6 +464,7 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const R
   request.model = reader.text("model", "");
   if (reader.find("messages") != nullptr) {
     read_messages(reader, limits, request.messages);
+    read_template_arguments(reader, request.template_arguments);
     if (reader.find("prompt") != nullptr)
       reader.fail(bad_request("prompt", "give prompt or messages, not both"));
   } else {

@@ -47,11 +47,16 @@ struct GenerationOptions {
   std::string tenant;  // user_id: a KV cache of its own, inside the API key's
 };
 
+// What a request says to the chat template.
+struct TemplateArguments {
+  std::optional<bool> thinking;
+  std::string kwargs_json;  // chat_template_kwargs as sent, or empty
+};
+
 struct ChatRequest {
   std::string model;
   std::vector<ChatMessage> messages;
-  std::optional<bool> thinking;
-  std::string template_kwargs_json;  // chat_template_kwargs as sent, or empty
+  TemplateArguments template_arguments;
   GenerationOptions options;
 };
 
@@ -68,6 +73,7 @@ struct TokenizeRequest {
   std::string model;
   std::optional<std::string> prompt;
   std::vector<ChatMessage> messages;
+  TemplateArguments template_arguments;
   bool add_special_tokens = true;
   bool add_generation_prompt = true;
 };

@@ -28,7 +28,7 @@ TEST(Request, a_full_chat_request_arrives_whole) {
   EXPECT_EQ(request.messages[0].role, "system");
   EXPECT_EQ(request.messages[1].reasoning_content, "r");
   EXPECT_EQ(request.messages[2].content, "ab");
-  EXPECT_EQ(request.thinking, true);
+  EXPECT_EQ(request.template_arguments.thinking, true);
   const GenerationOptions& options = request.options;
   EXPECT_EQ(options.sampling.temperature, 0.5f);
   EXPECT_EQ(options.sampling.top_p, 0.25f);
@@ -70,15 +70,29 @@ TEST(Request, a_conversation_ends_with_what_is_to_be_answered) {
   EXPECT_TRUE(parse_tokenize_request(R"({"messages":[{"role":"assistant","content":"5"}]})", kLimits).ok());
 }
 
+TEST(Request, tokenize_takes_the_template_s_arguments_as_chat_does) {
+  const auto parse = [](const char* fields) {
+    return parse_tokenize_request(
+        fmt::format(R"({{"messages":[{{"role":"user","content":"a"}}],{}}})", fields), kLimits);
+  };
+  EXPECT_EQ(parse(R"("thinking":{"type":"enabled"})").value().template_arguments.thinking, true);
+  auto kwargs = parse(R"("chat_template_kwargs":{"enable_thinking":false,"style":"x"})");
+  EXPECT_EQ(kwargs.value().template_arguments.thinking, false);
+  EXPECT_EQ(kwargs.value().template_arguments.kwargs_json, R"({"enable_thinking":false,"style":"x"})");
+  EXPECT_EQ(parse(R"("thinking":7)").error().param, "thinking");
+}
+
 TEST(Request, fields_of_one_value_are_honoured_or_refused) {
   const auto parse = [](const std::string& more) {
     return parse_chat_request(R"({"messages":[{"role":"user","content":"a"}],"stream":true,)" + more + "}",
                               kLimits);
   };
-  EXPECT_EQ(parse(R"("reasoning_effort":"none")").value().thinking, false);
-  EXPECT_EQ(parse(R"("reasoning_effort":"low")").value().thinking, true);
-  EXPECT_EQ(parse(R"("reasoning_effort":"low","thinking":{"type":"disabled"})").value().thinking, false);
-  EXPECT_EQ(parse(R"("seed":1)").value().thinking, std::nullopt);
+  EXPECT_EQ(parse(R"("reasoning_effort":"none")").value().template_arguments.thinking, false);
+  EXPECT_EQ(parse(R"("reasoning_effort":"low")").value().template_arguments.thinking, true);
+  EXPECT_EQ(
+      parse(R"("reasoning_effort":"low","thinking":{"type":"disabled"})").value().template_arguments.thinking,
+      false);
+  EXPECT_EQ(parse(R"("seed":1)").value().template_arguments.thinking, std::nullopt);
   EXPECT_TRUE(parse(R"("verbosity":"medium","stream_options":{"continuous_usage_stats":false})").ok());
   EXPECT_EQ(parse(R"("reasoning_effort":"huge")").error().param, "reasoning_effort");
   EXPECT_EQ(parse(R"("reasoning_effort":3)").error().param, "reasoning_effort");
