@@ -14,15 +14,17 @@ std::string bytes_text(int64_t bytes) {
 }
 
 std::string MemoryPlan::text() const {
-  return fmt::format("weights {} + KV {} + activations {} + reserve {} = {} of {} available",
+  return fmt::format("weights {} + KV {} + activations {} + tokenizing {} + reserve {} = {} of {} available",
                      bytes_text(weights_bytes), bytes_text(kv_bytes), bytes_text(activation_bytes),
-                     bytes_text(reserve_bytes), bytes_text(total_bytes()), bytes_text(available.bytes));
+                     bytes_text(tokenizing_bytes), bytes_text(reserve_bytes), bytes_text(total_bytes()),
+                     bytes_text(available.bytes));
 }
 
 Result<MemoryPlan> plan_memory(const MemoryDemand& demand, const AvailableMemory& available) {
   MemoryPlan plan{.weights_bytes = demand.weights_bytes,
                   .kv_bytes = demand.kv_bytes,
                   .activation_bytes = demand.activation_bytes,
+                  .tokenizing_bytes = demand.tokenizing_bytes,
                   .reserve_bytes = std::max(kMemoryReserveMin, available.bytes / 50),
                   .available = available};
   if (plan.total_bytes() > available.bytes) {

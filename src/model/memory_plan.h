@@ -13,18 +13,22 @@ struct MemoryDemand {
   int64_t weights_bytes = 0;
   int64_t kv_bytes = 0;  // what was asked for (--kv-memory)
   int64_t activation_bytes = 0;
+  int64_t tokenizing_bytes = 0;  // while the largest text is turned into tokens
 };
 
 struct MemoryPlan {
   int64_t weights_bytes = 0;
   int64_t kv_bytes = 0;
   int64_t activation_bytes = 0;
+  int64_t tokenizing_bytes = 0;
   int64_t reserve_bytes = 0;  // left for the process itself and its connections
   AvailableMemory available;
 
-  int64_t total_bytes() const { return weights_bytes + kv_bytes + activation_bytes + reserve_bytes; }
-  // "weights 9.12 GiB + KV 2.00 GiB + activations 0.31 GiB + reserve 0.25 GiB = 11.68 GiB of 21.50 GiB
-  // available"
+  int64_t total_bytes() const {
+    return weights_bytes + kv_bytes + activation_bytes + tokenizing_bytes + reserve_bytes;
+  }
+  // "weights 9.12 GiB + KV 2.00 GiB + activations 0.31 GiB + tokenizing 0.03 GiB + reserve 0.25 GiB =
+  // 11.71 GiB of 21.50 GiB available"
   std::string text() const;
 };
 

@@ -35,6 +35,18 @@ Result<TextAssets> read_text_files(const ModelSource& source) {
 
 constexpr int64_t kContextMin = 64;  // as of --max-context
 
+// What tokenizing takes for each byte of a text at worst: 347 measured, where each byte becomes a word of its
+// own (digits, punctuation), 110-150 for prose. Large texts are tokenised one at a time.
+constexpr int64_t kTokenizingBytesPerByte = 384;
+
+int64_t tokenizing_bytes(const LocalModelOptions& options, const ModelConfig& config,
+                         const Tokenizer& tokenizer) {
+  // Longer texts are refused unread: no window could hold them even in the longest tokens.
+  const int64_t context = std::min<int64_t>(options.engine.max_context, config.max_position_embeddings);
+  const int64_t window_bytes = context * static_cast<int64_t>(tokenizer.longest_token_bytes());
+  return kTokenizingBytesPerByte * std::min(options.text_bytes_max, window_bytes);
+}
+
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // What a folder lacks without being wrong.
@@ -113,7 +125,8 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
   RETURN_IF_ERROR(check_options(options, announced, local->source_label_));
   warn_of_text_files(assets, *local->tokenizer_, *local->chat_template_);
   load.demand = MemoryDemand{.kv_bytes = engine.kv_memory_bytes,
-                             .activation_bytes = activation_bytes(announced, engine)};
+                             .activation_bytes = activation_bytes(announced, engine),
+                             .tokenizing_bytes = tokenizing_bytes(options, announced, *local->tokenizer_)};
   load.available = available_memory();
   load.pages = weight_pages(engine, announced.n_routed_experts);
   ThreadTeam team(engine.threads);

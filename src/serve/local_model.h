@@ -22,7 +22,8 @@ struct LocalModelOptions {
   std::string name;                // empty: the folder's name, or kBuiltInModelName
   std::string numa = "auto";  // auto: over all memory nodes, if there are several; off: the system places all
   EngineOptions engine;       // threads 0: all processors; eos_token_ids are the model's
-  bool show_progress = false;  // a bar on stderr while loading
+  int64_t text_bytes_max = 8 << 20;  // of one prompt: what its tokenizing may take is planned for
+  bool show_progress = false;        // a bar on stderr while loading
 };
 
 inline constexpr const char* kBuiltInModelName = "fathom-demo";

@@ -19,13 +19,6 @@ std::chrono::milliseconds to_ms(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-size_t longest_token_bytes(const Tokenizer& tokenizer) {
-  size_t longest = 1;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
-    longest = std::max(longest, tokenizer.token_bytes(id).size());
-  return longest;
-}
-
 class ServerImpl final : public Server {
  public:
   ServerImpl(const ServeOptions& options, const Clock& clock) : options_(options), clock_(clock) {}
@@ -65,7 +58,9 @@ Status ServerImpl::start() {
     ASSIGN_OR_RETURN(keys, ApiKeys::load(options_.api_key_file));
   }
   ASSIGN_OR_RETURN(http_, HttpServer::bind(options_.http, options_.http_threads));
-  ASSIGN_OR_RETURN(model_, LocalModel::load(options_.model, clock_));
+  LocalModelOptions model = options_.model;
+  model.text_bytes_max = static_cast<int64_t>(options_.http.body_bytes_max);
+  ASSIGN_OR_RETURN(model_, LocalModel::load(model, clock_));
   make_context(std::move(keys));
   context_->http = http_.get();
   context_->ready = true;  // the engine is warmed up by now
@@ -90,7 +85,7 @@ void ServerImpl::make_context(ApiKeys keys) {
                        .request_timeout_max = to_ms(options_.request_timeout_s)};
   const RequestLimits limits{.vocab_size = static_cast<int32_t>(model_->model().config().vocab_size),
                              .context_max = engine.options().max_context,
-                             .token_bytes_max = longest_token_bytes(model_->tokenizer()),
+                             .token_bytes_max = model_->tokenizer().longest_token_bytes(),
                              .answer_bytes_max = options_.answer_bytes_max};
   context_.reset(new ApiContext{api, limits, std::move(keys), engine.options().eos_token_ids,
                                 model_->tokenizer(), model_->chat_template(), engine, clock_, *admission_,

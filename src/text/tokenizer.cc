@@ -4,6 +4,7 @@
 #include <fathom_bridge/src/lib.rs.h>
 #include <rust/cxx.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -173,6 +174,12 @@ std::string_view Tokenizer::token_bytes(int32_t id) const {
   const uint32_t begin = impl_->token_offsets[i];
   return {reinterpret_cast<const char*>(impl_->token_bytes.data()) + begin,
           impl_->token_offsets[i + 1] - begin};
+}
+
+size_t Tokenizer::longest_token_bytes() const {
+  size_t longest = 1;
+  for (int32_t id = 0; id < vocab_size(); ++id) longest = std::max(longest, token_bytes(id).size());
+  return longest;
 }
 
 int32_t Tokenizer::vocab_size() const { return static_cast<int32_t>(impl_->token_flags.size()); }

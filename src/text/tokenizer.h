@@ -42,6 +42,7 @@ class Tokenizer {
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
   // The bytes that `id` adds to a text; empty for an unknown id. Valid as long as any copy of this tokenizer.
   std::string_view token_bytes(int32_t id) const;
+  size_t longest_token_bytes() const;  // at least 1
 
   // One past the largest id; ids between may be unused.
   int32_t vocab_size() const;

@@ -181,7 +181,7 @@ def test_help_tells_what_a_command_takes(command, words):
 def test_more_kv_memory_than_there_is_is_refused_with_the_arithmetic():
     result = fathom("serve", "--port", "0", "--kv-memory", "1000G")
     assert result.returncode == 2 and result.stdout == "" and len(result.stderr.splitlines()) == 1, result
-    assert re.search(r"does not fit in memory: weights [\d.]+ MiB \+ KV 1000\.00 GiB \+ activations [\d.]+ MiB \+ reserve [\d.]+ MiB = "
+    assert re.search(r"does not fit in memory: weights [\d.]+ MiB \+ KV 1000\.00 GiB \+ activations [\d.]+ MiB \+ tokenizing [\d.]+ MiB \+ reserve [\d.]+ MiB = "
                      r"100\d\.\d\d GiB of [\d.]+ GiB available", result.stderr), result.stderr
 
 
