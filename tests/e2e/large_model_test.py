@@ -89,7 +89,7 @@ def test_a_model_larger_than_memory_is_refused_with_the_arithmetic(tmp_path):
         command = [str(BINARY), "serve", "--port", "0", "--model", str(tmp_path), "--weights", weights]
         result = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S)
         assert result.returncode == 2 and result.stdout == "" and len(result.stderr.splitlines()) == 1, result
-        match = re.search(r"does not fit in memory: weights ([\d.]+) GiB \+ KV 1\.00 GiB \+ activations [\d.]+ [MG]iB \+ "
+        match = re.search(r"does not fit in memory: weights ([\d.]+) GiB \+ KV 1\.00 GiB \+ activations [\d.]+ [MG]iB \+ tokenizing [\d.]+ [MG]iB \+ "
                           r"reserve [\d.]+ [MG]iB = ([\d.]+) GiB of ([\d.]+) GiB available", result.stderr)
         assert match and str(tmp_path) in result.stderr, result.stderr
         weights_gib, total_gib, available_gib = map(float, match.groups())
