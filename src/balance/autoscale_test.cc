@@ -141,7 +141,7 @@ TEST(Autoscale, G4_does_not_oscillate_near_a_threshold) {
       last = decision.target[kDecode];
       fleet.apply(decision);
     }
-    EXPECT_LE(changes_decode, 1) << "seed " << seed;
+    EXPECT_LE(changes_decode, 1) << "no_oscillation, seed " << seed;
   }
 }
 
@@ -185,7 +185,7 @@ TEST(Autoscale, G6_a_start_that_never_comes_up_is_given_up) {
                                              ScaleReason::kStartTimedOut, ScaleReason::kBackOff,
                                              ScaleReason::kGrow};
   ASSERT_GE(seen.size(), expected.size());
-  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), seen.begin()));
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), seen.begin())) << "starts_end";
   EXPECT_EQ(fleet.counts(UnitKind::kDecode).serving, 5);  // the blockade over, the fleet comes up
   EXPECT_EQ(fleet.counts(UnitKind::kDecode).failed_starts, 0);
 }
@@ -199,8 +199,8 @@ TEST(Autoscale, G7_an_unreachable_slo_is_reported_not_chased) {
       autoscale(running(12, 4, 10 * 39'000.0 * 4, 3.5 * options.unit[kDecode].tokens_per_s), options);
   EXPECT_EQ(decision.reason[kPrefill], ScaleReason::kSloUnreachable);
   EXPECT_EQ(decision.reason[kDecode], ScaleReason::kSloUnreachable);
-  EXPECT_LE(decision.target[kPrefill], 12);
-  EXPECT_EQ(decision.target[kDecode], 4);
+  EXPECT_LE(decision.target[kPrefill], 12) << "never_chase";
+  EXPECT_EQ(decision.target[kDecode], 4) << "never_chase";
 }
 
 TEST(Autoscale, flips_spare_decode_units_into_prefill_units) {

@@ -85,7 +85,7 @@ TEST(DecodeBalancer, round_robin_does_not_alias) {
   for (int u = 0; u < 9; ++u) balancer.add_unit(144);
   for (int i = 0; i < 2 * 9 * 144; ++i) balancer.place({100, 10});
   for (int u = 0; u < 9; ++u) {
-    for (const RankLoad& load : balancer.ledger().loads(u)) ASSERT_EQ(load.requests, 2);
+    for (const RankLoad& load : balancer.ledger().loads(u)) ASSERT_EQ(load.requests, 2) << "no_aliasing";
   }
 }
 
@@ -121,7 +121,7 @@ TEST(DecodeBalancer, kv_capped_equals_its_definition) {
     const DecodeAsk ask{static_cast<int64_t>(1 + rng.next_below(9000)), 50};
     const auto placed = balancer.place(ask);
     ASSERT_TRUE(placed);
-    ASSERT_EQ(placed->rank, (RankRef{unit, rank})) << "decision " << i;
+    ASSERT_EQ(placed->rank, (RankRef{unit, rank})) << "count_capped, decision " << i;
     live.emplace_back(placed->rank, ask.load());
   }
 }
@@ -199,9 +199,11 @@ TEST(DecodeBalancer, the_busiest_of_many_ranks_is_within_one_request_of_the_mean
       const DecodeBalance balance = balancer.balance(0);
       std::printf("%s: KV max/mean %.4f, counts %.4f\n", std::string(decode_policy_name(policy)).c_str(),
                   balance.kv.max_over_mean(), balance.requests.max_over_mean());
-      EXPECT_LE(balance.kv.max_load, balance.kv.mean_load + static_cast<double>(longest)) << seed;
+      EXPECT_LE(balance.kv.max_load, balance.kv.mean_load + static_cast<double>(longest))
+          << "list_scheduling, seed " << seed;
       const double cap = policy == DecodePolicy::kFathom ? options.fit_count_cap : options.count_cap;
-      EXPECT_LE(balance.requests.max_load, std::floor(cap * balance.requests.mean_load) + 1) << seed;
+      EXPECT_LE(balance.requests.max_load, std::floor(cap * balance.requests.mean_load) + 1)
+          << "count_capped, seed " << seed;
     }
   }
 }
@@ -237,7 +239,8 @@ TEST(DecodeBalancer, stays_within_the_list_scheduling_bound_of_the_offline_optim
       assign(0);
       const double busiest = balancer.balance(0).kv.max_load;
       EXPECT_GE(busiest, static_cast<double>(optimum));
-      EXPECT_LE(busiest, (2.0 - 1.0 / kRanks) * static_cast<double>(optimum)) << "seed " << seed;
+      EXPECT_LE(busiest, (2.0 - 1.0 / kRanks) * static_cast<double>(optimum))
+          << "list_scheduling, seed " << seed;
     }
   }
 }
@@ -262,7 +265,7 @@ TEST(DecodeBalancer, B11_stale_reports_do_not_herd) {
       }
       const double mean = 26;
       EXPECT_LE(static_cast<double>(*std::max_element(placed.begin(), placed.end())) / mean, 1.2)
-          << decode_policy_name(policy) << ", " << num_balancers << " balancers";
+          << "charged_at_once, " << decode_policy_name(policy) << ", " << num_balancers << " balancers";
     }
   }
 }
@@ -278,7 +281,7 @@ TEST(DecodeBalancer, closed_units_rest_and_a_full_fleet_says_so) {
     const auto placed = balancer.place({6000, 0});
     ASSERT_EQ(placed.has_value(), i < 2);
     if (placed) {
-      EXPECT_EQ(placed->rank.unit, 1);
+      EXPECT_EQ(placed->rank.unit, 1) << "closed_units_rest";
     }
   }
   balancer.set_accepting(0, true);
@@ -291,6 +294,62 @@ TEST(DecodeBalancer, closed_units_rest_and_a_full_fleet_says_so) {
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(other.place({6000, 0}).has_value()) << decode_policy_name(policy);
     EXPECT_FALSE(other.place({6000, 0}).has_value());
   }
+}
+
+// Random fleets under every policy, by the rules that hold for each single decision.
+TEST(DecodeBalancer, every_placement_keeps_the_rules) {
+  int placed_requests = 0, counts_decided = 0;
+  for (uint64_t seed = 0; seed < 120; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Rng rng(seed);
+    DecodeBalancerOptions options = with_policy(static_cast<DecodePolicy>(seed % 8));
+    const bool counts_first = options.policy == DecodePolicy::kFathom && rng.next_below(2) == 0;
+    if (counts_first) options.request_kv_tokens = int64_t{1} << 30;
+    options.admission = {.capacity_tokens = 60'000, .overflow_probability = 1e-3};
+    const KvAdmission admission(options.admission);
+    DecodeBalancer balancer(options);
+    const int num_units = 1 + static_cast<int>(rng.next_below(3));
+    std::vector<bool> open;
+    for (int u = 0; u < num_units; ++u) {
+      balancer.add_unit(2 + static_cast<int>(rng.next_below(6)));
+      open.push_back(rng.next_below(4) > 0);
+      balancer.set_accepting(u, open.back());
+    }
+    for (int i = 0; i < 60; ++i) {
+      const DecodeAsk ask{1 + static_cast<int64_t>(rng.next_below(9000)),
+                          static_cast<int64_t>(rng.next_below(1000))};
+      std::vector<std::vector<RankLoad>> before;
+      for (int u = 0; u < num_units; ++u) {
+        const auto loads = balancer.ledger().loads(u);
+        before.emplace_back(loads.begin(), loads.end());
+      }
+      const auto placed = balancer.place(ask);
+      if (!placed) continue;
+      ++placed_requests;
+      const auto [unit, rank] = placed->rank;
+      const std::vector<RankLoad>& ranks = before[static_cast<size_t>(unit)];
+      const RankLoad& load = ranks[static_cast<size_t>(rank)];
+      EXPECT_TRUE(open[static_cast<size_t>(unit)]) << "closed_units_rest";
+      EXPECT_TRUE(admission.admits(load, ask.load())) << "within_capacity";
+      RankLoad after = load;
+      after += ask.load();
+      EXPECT_EQ(balancer.ledger().loads(unit)[rank], after) << "charged_at_once";
+      if (!counts_first) continue;
+      int64_t sum = 0;
+      bool a_lower_one_is_full = false;
+      for (const RankLoad& other : ranks) sum += other.requests;
+      const auto mean = static_cast<double>(sum) / static_cast<double>(ranks.size());
+      for (const RankLoad& other : ranks) {
+        a_lower_one_is_full |=
+            static_cast<double>(other.requests) <= mean && !admission.admits(other, ask.load());
+      }
+      if (a_lower_one_is_full) continue;  // room comes before counts
+      EXPECT_LE(static_cast<double>(load.requests), mean) << "counts_first";
+      ++counts_decided;
+    }
+  }
+  EXPECT_GT(placed_requests, 2000);
+  EXPECT_GT(counts_decided, 100);
 }
 
 // ---- admission ----
@@ -324,16 +383,16 @@ TEST(KvAdmission, keeps_overflow_near_its_target_without_wasting_room) {
     for (const RankLoad load :
          {RankLoad{100, 500000, 100000}, RankLoad{40, 400000, 80000}, RankLoad{100, 150000, 100000}}) {
       const int64_t reserve = admission.reserve_tokens(load);
-      EXPECT_LE(overflow_share(load, load.tokens + reserve, 7), 1.5 * probability);
+      EXPECT_LE(overflow_share(load, load.tokens + reserve, 7), 1.5 * probability) << "overflow_is_rare";
       EXPECT_LE(reserve, load.cost);
-      // A fifth of the reserve would not do: the bound is not idle.
-      EXPECT_GT(overflow_share(load, load.tokens + reserve / 5, 7), 2 * probability);
+      EXPECT_GT(overflow_share(load, load.tokens + reserve / 5, 7), 2 * probability) << "reserve_is_used";
     }
     // Long answers after short prompts: everything still to come is ahead.
     const RankLoad climbing{100, 10000, 200000};
     EXPECT_GT(admission.reserve_tokens(climbing), 60000);
     EXPECT_LE(overflow_share(climbing, climbing.tokens + admission.reserve_tokens(climbing), 7),
-              1.5 * probability);
+              1.5 * probability)
+        << "overflow_is_rare";
   }
 }
 
@@ -351,7 +410,7 @@ TEST(KvAdmission, admits_what_fits_and_reserves_no_more_than_growth) {
                        static_cast<int64_t>(rng.next_below(2000))};
     RankLoad after = rank;
     after += ask;
-    EXPECT_TRUE(unlimited.admits(rank, ask));  // no_limit_admits_all
+    EXPECT_TRUE(unlimited.admits(rank, ask)) << "no_limit_admits_all";
     const bool fits = limited.admits(rank, ask);
     admitted += fits;
     if (fits) {

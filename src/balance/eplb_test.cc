@@ -49,9 +49,9 @@ TEST(Eplb, equals_the_published_algorithm_on_every_golden_case) {
   for (const GoldenCase& c : cases) {
     SCOPED_TRACE(c.name);
     const ExpertPlacement placement = rebalance_experts(c.view(), c.shape).value();
-    EXPECT_EQ(placement.phy2log, c.phy2log);
-    EXPECT_EQ(placement.log2phy, c.log2phy);
-    EXPECT_EQ(placement.logcnt, c.logcnt);
+    EXPECT_EQ(placement.phy2log, c.phy2log) << "as_published";
+    EXPECT_EQ(placement.log2phy, c.log2phy) << "as_published";
+    EXPECT_EQ(placement.logcnt, c.logcnt) << "as_published";
     const LoadSummary summary = gpu_load_summary(c.weight, placement, 0, c.shape.num_gpus);
     EXPECT_EQ(summary.max_load, c.max_load);
     EXPECT_EQ(summary.mean_load, c.mean_load);
@@ -64,8 +64,8 @@ TEST(Eplb, layers_do_not_touch_one_another) {
   both.insert(both.end(), cases[1].weight.begin(), cases[1].weight.end());
   const ExpertPlacement placement = rebalance_experts({2, 12, both}, cases[0].shape).value();
   for (int l = 0; l < 2; ++l) {
-    EXPECT_TRUE(std::ranges::equal(placement.slots(l), cases[l].phy2log));
-    EXPECT_TRUE(std::ranges::equal(placement.counts(l), cases[l].logcnt));
+    EXPECT_TRUE(std::ranges::equal(placement.slots(l), cases[l].phy2log)) << "layers_apart";
+    EXPECT_TRUE(std::ranges::equal(placement.counts(l), cases[l].logcnt)) << "layers_apart";
   }
 }
 
@@ -75,8 +75,8 @@ TEST(Eplb, ties_go_to_the_lowest_index) {
   const ExpertPlacement placement = rebalance_experts({1, 4, weight}, {6, 1, 1, 3}).value();
   // Copies go to experts 0 and 1. Singles 2 and 3 are packed first; the first halves share GPU 2, the copies
   // fill up.
-  EXPECT_EQ(placement.logcnt, (std::vector<int32_t>{2, 2, 1, 1}));
-  EXPECT_EQ(placement.phy2log, (std::vector<int32_t>{2, 0, 3, 1, 0, 1}));
+  EXPECT_EQ(placement.logcnt, (std::vector<int32_t>{2, 2, 1, 1})) << "lowest_index_wins_ties";
+  EXPECT_EQ(placement.phy2log, (std::vector<int32_t>{2, 0, 3, 1, 0, 1})) << "lowest_index_wins_ties";
 }
 
 TEST(Eplb, says_which_field_is_wrong) {
@@ -111,16 +111,19 @@ TEST(Eplb, placements_are_consistent_on_random_shapes) {
       int listed = 0;
       for (int e = 0; e < experts; ++e) {
         std::set<int> on_nodes;
+        ASSERT_FALSE(p.replicas(l, e).empty()) << "every_expert_has_a_slot";
+        ASSERT_EQ(p.counts(l)[e], static_cast<int>(p.replicas(l, e).size())) << "tables_agree";
         for (int32_t slot : p.replicas(l, e)) {
-          ASSERT_EQ(p.slots(l)[slot], e);
+          ASSERT_EQ(p.slots(l)[slot], e) << "tables_agree";
           on_nodes.insert(slot / (slots / nodes));
           ++listed;
         }
-        EXPECT_EQ(on_nodes.size(), 1u);
+        EXPECT_EQ(on_nodes.size(), 1u) << "groups_stay_on_a_node";
         EXPECT_EQ(*on_nodes.begin(),
-                  p.replicas(l, e / (experts / groups) * (experts / groups))[0] / (slots / nodes));
+                  p.replicas(l, e / (experts / groups) * (experts / groups))[0] / (slots / nodes))
+            << "groups_stay_on_a_node";
       }
-      EXPECT_EQ(listed, slots);
+      EXPECT_EQ(listed, slots) << "every_expert_has_a_slot";
     }
   }
 }
@@ -131,7 +134,7 @@ TEST(EplbRefine, never_worse_on_every_golden_case) {
   for (const GoldenCase& c : golden_cases()) {
     const ExpertPlacement refined = rebalance_and_refine(c.view(), c.shape).value();
     const LoadSummary summary = gpu_load_summary(c.weight, refined, 0, c.shape.num_gpus);
-    EXPECT_LE(summary.max_load, c.max_load) << c.name;
+    EXPECT_LE(summary.max_load, c.max_load) << "never_worse, " << c.name;
     EXPECT_GE(summary.max_load, placement_lower_bound(c.weight, c.shape) * (1 - 1e-12)) << c.name;
   }
 }
@@ -148,14 +151,15 @@ TEST(EplbRefine, keeps_its_invariants_on_random_layers) {
     const ExpertPlacement refined = refine_experts(view, shape, start).value();
     const double before = gpu_load_summary(weight, start, 0, shape.num_gpus).max_load;
     const double after = gpu_load_summary(weight, refined, 0, shape.num_gpus).max_load;
-    EXPECT_LE(after, before);                         // never_worse
-    EXPECT_TRUE(after < before || refined == start);  // untouched
-    for (int e = 0; e < 64; ++e) {                    // same_shape
-      ASSERT_FALSE(refined.replicas(0, e).empty());
+    EXPECT_LE(after, before) << "never_worse";
+    EXPECT_TRUE(after < before || refined == start) << "untouched";
+    ASSERT_EQ(refined.slots(0).size(), start.slots(0).size()) << "same_shape";
+    for (int e = 0; e < 64; ++e) {
+      ASSERT_FALSE(refined.replicas(0, e).empty()) << "same_shape";
       if (!hierarchical) continue;
-      std::set<int> nodes;  // stays_on_node
+      std::set<int> nodes;
       for (int32_t slot : refined.replicas(0, e)) nodes.insert(slot / 36);
-      EXPECT_EQ(nodes.size(), 1u);
+      EXPECT_EQ(nodes.size(), 1u) << "stays_on_node";
     }
   }
 }

@@ -25,7 +25,7 @@ TEST(LoadLedger, own_dispatches_count_until_a_report_acknowledges_them) {
   EXPECT_EQ(ledger.apply({.unit = 0, .epoch = 1, .sequence = 4, .acked = first, .loads = seen}),
             ReportOutcome::kApplied);
   EXPECT_EQ(ledger.loads(0)[0], (RankLoad{3, 900, 0}));
-  EXPECT_EQ(ledger.loads(0)[1], (RankLoad{2, 250, 5}));
+  EXPECT_EQ(ledger.loads(0)[1], (RankLoad{2, 250, 5})) << "own_in_flight_counts";
   EXPECT_EQ(ledger.num_in_flight(0), 1);
   ledger.cancel(0, second);
   ledger.cancel(0, second);
@@ -68,8 +68,8 @@ class BadNetwork {
   void expect_sums() const {
     RankLoad sum;
     for (const RankLoad& load : ledger_.loads(0)) {
-      ASSERT_GE(load.requests, 0);
-      ASSERT_GE(load.tokens, 0);
+      ASSERT_GE(load.requests, 0) << "no_load_is_negative";
+      ASSERT_GE(load.tokens, 0) << "no_load_is_negative";
       sum += load;
     }
     ASSERT_EQ(sum, ledger_.total(0));

@@ -55,7 +55,7 @@ TEST(Migration, assignment_is_optimal) {
   }
 }
 
-// fewest_moves against every order of the GPUs.
+// Against every order of the GPUs.
 TEST(Migration, takes_the_fewest_moves) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     Rng rng(seed);
@@ -76,7 +76,7 @@ TEST(Migration, takes_the_fewest_moves) {
         }
         best = std::min(best, moves);
       } while (relabel && std::next_permutation(order.begin(), order.end()));
-      EXPECT_EQ(plan.num_moves, best) << "seed " << seed;
+      EXPECT_EQ(plan.num_moves, best) << "fewest_moves, seed " << seed;
       // What arrives is the target, up to what may be relabelled.
       std::multiset<std::vector<int32_t>> wanted, reached;
       for (int g = 0; g < kGpus; ++g) {
@@ -88,7 +88,7 @@ TEST(Migration, takes_the_fewest_moves) {
         EXPECT_TRUE(relabel || a == b);
         wanted.insert(a), reached.insert(b);
       }
-      EXPECT_EQ(wanted, reached);
+      EXPECT_EQ(wanted, reached) << "reaches_target, seed " << seed;
     }
   }
 }
@@ -103,12 +103,20 @@ TEST(Migration, keeps_its_invariants) {
     options.bytes_per_step_max = 1 + static_cast<int64_t>(rng.next_below(3000));
     const MigrationPlan plan = plan_migration(from, to, options).value();
     const Status status = verify_migration(from, plan, options);
-    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(status.ok()) << "always_live, reaches_target: " << status.message();
     EXPECT_LE(plan.spare_slots, 2);
     int64_t bytes = 0;
     for (const MigrationStep& step : plan.steps) {
       EXPECT_FALSE(step.copies.empty());
-      for (const ExpertCopy& copy : step.copies) bytes += copy.bytes;
+      std::map<int, int64_t> received, sent;
+      for (const ExpertCopy& copy : step.copies) {
+        bytes += copy.bytes;
+        received[copy.to_slot / 2] += copy.bytes, sent[copy.from_slot / 2] += copy.bytes;
+      }
+      for (const auto* moved : {&received, &sent}) {
+        for (const auto& [gpu, gpu_bytes] : *moved)
+          EXPECT_LE(gpu_bytes, options.bytes_per_step_max) << "bytes_bounded, GPU " << gpu;
+      }
     }
     EXPECT_EQ(bytes, plan.bytes_total);
     // The checker is awake: a plan that swaps too early, or reads what is gone, is refused.

@@ -54,7 +54,7 @@ TEST(PrefillBalancer, C1_distinct_prompts_do_not_herd) {
     ++placed[placement->choice.rank.rank];
     EXPECT_EQ(placement->choice.cached_tokens, 0);
   }
-  EXPECT_EQ(placed, std::vector<int>(8, 100));
+  EXPECT_EQ(placed, std::vector<int>(8, 100)) << "misses_by_load";
 }
 
 // Case C3: a burst of 32k-in, 1-out prompts before anything finishes. Tokens are charged at dispatch.
@@ -63,7 +63,8 @@ TEST(PrefillBalancer, C3_a_burst_of_long_prompts_spreads_at_once) {
     PrefillBalancer balancer(with_policy(policy));
     for (int u = 0; u < 4; ++u) balancer.add_unit(1);
     for (int i = 0; i < 12; ++i) balancer.place({32768, 0, {}});
-    for (int u = 0; u < 4; ++u) EXPECT_EQ(balancer.ledger().loads(u)[0].tokens, 3 * 32768);
+    for (int u = 0; u < 4; ++u)
+      EXPECT_EQ(balancer.ledger().loads(u)[0].tokens, 3 * 32768) << "charged_at_once";
   }
   // One long prompt keeps short ones away: they are not counted as equals.
   PrefillBalancer balancer(with_policy(PrefillPolicy::kFathom));
@@ -80,9 +81,9 @@ TEST(PrefillBalancer, C5_the_longer_prefix_wins_at_equal_loads) {
   const auto rank_for = [&](std::vector<PrefixMatch> matches) {
     return balancer.pick({10000, 0, matches})->rank.rank;
   };
-  EXPECT_EQ(rank_for({{{0, 3}, 9900}}), 3);
-  EXPECT_EQ(rank_for({{{0, 2}, 64}, {{0, 1}, 128}}), 1);
-  EXPECT_EQ(rank_for({{{0, 1}, 9800}, {{0, 3}, 9900}}), 3);
+  EXPECT_EQ(rank_for({{{0, 3}, 9900}}), 3) << "hits_win_ties";
+  EXPECT_EQ(rank_for({{{0, 2}, 64}, {{0, 1}, 128}}), 1) << "hits_win_ties";
+  EXPECT_EQ(rank_for({{{0, 1}, 9800}, {{0, 3}, 9900}}), 3) << "hits_win_ties";
   // And affinity is worth the work it saves, no more: a queue longer than that sends the prompt elsewhere.
   balancer.charge(balancer.choice_at({0, 3}, 9000, 0, 0));
   EXPECT_EQ(rank_for({{{0, 3}, 9900}}), 3);
@@ -166,7 +167,7 @@ int64_t replay_sessions(int num_routers, bool share_events) {
 
 TEST(PrefillRouter, C11_two_routers_lose_less_than_two_percent_of_the_hits) {
   const double one = static_cast<double>(replay_sessions(1, true));
-  EXPECT_GT(static_cast<double>(replay_sessions(2, true)), 0.98 * one);
+  EXPECT_GT(static_cast<double>(replay_sessions(2, true)), 0.98 * one) << "same_view_same_hits";
   EXPECT_LT(static_cast<double>(replay_sessions(2, false)), 0.98 * one);
 }
 
@@ -198,10 +199,10 @@ TEST(PrefillRouter, finds_the_best_holder) {
     PrefillBalancer before = router.balancer();
     const PrefillChoice found = router.route(80 * 64 + 1, blocks, 0)->choice;
     // Levels are eighths, so up to an eighth of the deepest match may go unseen when ranks are compared.
-    EXPECT_LE(before.finish_ns(found), exact_finish + before.cost().cost_ns(10 * 64, 4480));
+    EXPECT_LE(before.finish_ns(found), exact_finish + before.cost().cost_ns(10 * 64, 4480)) << "best_holder";
     const int rank = router.global_rank(found.rank);
-    EXPECT_EQ(found.cached_tokens, 64 * held_by[rank]);       // hits_to_the_block
-    EXPECT_EQ(router.index().depth_of(rank, blocks, 0), 80);  // noted_at_once
+    EXPECT_EQ(found.cached_tokens, 64 * held_by[rank]) << "hits_to_the_block";
+    EXPECT_EQ(router.index().depth_of(rank, blocks, 0), 80) << "noted_at_once";
   }
 }
 
@@ -210,23 +211,24 @@ TEST(PrefixIndex, agrees_with_sets_under_inserts_evictions_and_losses) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Rng rng(seed);
     constexpr int kRanks = 70;
-    PrefixIndex index({.num_ranks = kRanks});
+    PrefixIndex index({.num_ranks = kRanks}), again({.num_ranks = kRanks});
     std::map<uint64_t, std::set<int>> model;
     for (int step = 0; step < 3000; ++step) {
       const int rank = static_cast<int>(rng.next_below(seed % 2 == 0 ? kRanks : 6));
       const uint64_t block = rng.next_below(400);
       const uint64_t kind = rng.next_below(200);
       if (kind == 0) {
-        index.clear_rank(rank);
+        index.clear_rank(rank), again.clear_rank(rank);
+        for (uint64_t b = 1; b < 400; ++b) ASSERT_FALSE(index.holds(rank, b)) << "forgotten_with_the_rank";
         for (auto it = model.begin(); it != model.end();) {
           it->second.erase(rank);
           it = it->second.empty() ? model.erase(it) : std::next(it);
         }
       } else if (kind < 110) {
-        index.insert(rank, {&block, 1});
+        index.insert(rank, {&block, 1}), again.insert(rank, {&block, 1});
         model[block == 0 ? 1 : block].insert(rank);
       } else {
-        index.evict(rank, {&block, 1});
+        index.evict(rank, {&block, 1}), again.evict(rank, {&block, 1});
         const auto it = model.find(block == 0 ? 1 : block);
         if (it != model.end()) {
           it->second.erase(rank);
@@ -236,9 +238,12 @@ TEST(PrefixIndex, agrees_with_sets_under_inserts_evictions_and_losses) {
       ASSERT_EQ(index.num_entries(), model.size());
     }
     for (uint64_t block = 1; block < 400; ++block) {
-      std::set<int> holders;
-      index.for_each_holder(block, [&](int rank) { holders.insert(rank); });
-      ASSERT_EQ(holders, model.count(block) ? model[block] : std::set<int>{});
+      std::vector<int> order, other_order;
+      index.for_each_holder(block, [&](int rank) { order.push_back(rank); });
+      again.for_each_holder(block, [&](int rank) { other_order.push_back(rank); });
+      ASSERT_EQ(order, other_order) << "fixed_order";
+      const std::set<int> holders(order.begin(), order.end());
+      ASSERT_EQ(holders, model.count(block) ? model[block] : std::set<int>{}) << "exact_holders";
       for (int rank = 0; rank < kRanks; ++rank) ASSERT_EQ(index.holds(rank, block), holders.count(rank) != 0);
     }
   }
@@ -248,9 +253,9 @@ TEST(PrefixIndex, drops_what_exceeds_its_limit) {
   PrefixIndex index({.num_ranks = 2, .entries_max = 10});
   const auto blocks = distinct_prompt(1, 12);
   index.insert(0, blocks);
-  EXPECT_EQ(index.num_entries(), 10u);
-  EXPECT_EQ(index.num_dropped(), 1u);
-  EXPECT_EQ(index.depth(blocks), 10);
+  EXPECT_EQ(index.num_entries(), 10u) << "bounded";
+  EXPECT_EQ(index.num_dropped(), 1u) << "bounded";
+  EXPECT_EQ(index.depth(blocks), 10) << "bounded";
 }
 
 // ---- cutting forwards ----
@@ -271,7 +276,7 @@ TEST(PrefillCut, keeps_its_invariants) {
     }
     std::vector<PrefillChunk> chunks;
     const RankLoad used = cut_forward(prompts, cost, budget, chunks);
-    ASSERT_EQ(chunks.empty(), prompts.empty());  // always_advances
+    ASSERT_EQ(chunks.empty(), prompts.empty()) << "always_advances";
     std::vector<int64_t> tokens_of(prompts.size());
     int64_t tokens = 0, cost_ns = 0;
     int32_t last = -1;
@@ -286,24 +291,24 @@ TEST(PrefillCut, keeps_its_invariants) {
     }
     EXPECT_EQ(used, (RankLoad{static_cast<int64_t>(chunks.size()), tokens, cost_ns}));
     const bool forced = chunks.size() == 1 && chunks[0].tokens <= 64;
-    EXPECT_TRUE(cost_ns <= budget.cost_ns || forced);  // within_budget
-    EXPECT_LE(tokens, budget.tokens_max);
+    EXPECT_TRUE(cost_ns <= budget.cost_ns || forced) << "within_budget";
+    EXPECT_LE(tokens, budget.tokens_max) << "within_budget";
     if (prompts.empty()) continue;
     const auto whole = [&](size_t i) { return tokens_of[i] == prompts[i].left_tokens; };
-    // oldest_gets_half: a block more would pass one of the halves
+    // A block more would pass one of the halves.
     const int64_t more = tokens_of[0] + 64;
     const bool half =
         cost.cost_ns(more, prompts[0].done_tokens) > budget.cost_ns / 2 || more > budget.tokens_max / 2;
-    EXPECT_TRUE(tokens_of[0] > 0 && (whole(0) || half));
+    EXPECT_TRUE(tokens_of[0] > 0 && (whole(0) || half)) << "oldest_gets_half";
     const bool tokens_bind = tokens > budget.tokens_max - 64;
     cut_for_tokens += tokens_bind;
     shared += chunks.size() > 2;
-    for (size_t i = 1; i < prompts.size() && !tokens_bind; ++i) {  // least_next
+    for (size_t i = 1; i < prompts.size() && !tokens_bind; ++i) {
       for (size_t j = 1; j < prompts.size(); ++j) {
         const auto work = [&](size_t k) {
           return cost.cost_ns(prompts[k].left_tokens, prompts[k].done_tokens);
         };
-        EXPECT_TRUE(whole(i) || !whole(j) || work(i) >= work(j)) << i << " " << j;
+        EXPECT_TRUE(whole(i) || !whole(j) || work(i) >= work(j)) << "least_next, " << i << " " << j;
       }
     }
   }
@@ -421,9 +426,9 @@ TEST(PrefillBalancer, closed_units_rest_and_residuals_count) {
   balancer.set_residual(0, 10'000'000);
   EXPECT_EQ(balancer.pick({1000, 0, {}})->rank.unit, 1);
   balancer.set_accepting(1, false);
-  EXPECT_EQ(balancer.pick({1000, 0, {}})->rank.unit, 0);
+  EXPECT_EQ(balancer.pick({1000, 0, {}})->rank.unit, 0) << "closed_units_rest";
   balancer.set_accepting(0, false);
-  EXPECT_FALSE(balancer.place({1000, 0, {}}).has_value());
+  EXPECT_FALSE(balancer.place({1000, 0, {}}).has_value()) << "closed_units_rest";
 }
 
 }  // namespace

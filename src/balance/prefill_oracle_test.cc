@@ -107,7 +107,7 @@ TEST(PrefillOracle, EveryDecisionIsTheBestOfAllRanks) {
       }
       const PrefillAsk ask{prompt, stored, matches};
       const PrefillChoice choice = *balancer.pick(ask);
-      ASSERT_EQ(balancer.finish_ns(choice), best);
+      ASSERT_EQ(balancer.finish_ns(choice), best) << "least_finish";
       by_affinity += choice.cached_tokens > stored;
       from_store += choice.loaded_tokens > 0;
       balancer.charge(choice);
@@ -137,7 +137,7 @@ TEST(PrefillOracle, PlacementsAreWithinTheListSchedulingBounds) {
     Instance in = draw(rng, shape, false);
     const double ratio = placed_over_optimum(in);
     EXPECT_GE(ratio, 1);
-    EXPECT_LE(ratio, 2 - 1 / m);
+    EXPECT_LE(ratio, 2 - 1 / m) << "list_scheduling";
     any_order.add(ratio, kSeeds);
     const auto longer = [](const PrefillChoice& a, const PrefillChoice& b) {
       return a.load.cost > b.load.cost;
@@ -147,7 +147,7 @@ TEST(PrefillOracle, PlacementsAreWithinTheListSchedulingBounds) {
               [&](const auto& a, const auto& b) { return longer(a[0], b[0]); });
     const double sorted = placed_over_optimum(in);
     EXPECT_GE(sorted, 1);
-    EXPECT_LE(sorted, 4.0 / 3 - 1 / (3 * m));
+    EXPECT_LE(sorted, 4.0 / 3 - 1 / (3 * m)) << "list_scheduling";
     longest_first.add(sorted, kSeeds);
   }
   std::printf("over the optimum: as they come %.3f (worst %.3f), longest first %.3f (worst %.3f)\n",
@@ -176,7 +176,7 @@ TEST(PrefillOracle, PlacementsWithPrefixesAreWithinTheSumOfLeastCosts) {
     }
     const int64_t busiest = place_all(balancer, in), best = optimum(in);
     EXPECT_GE(busiest, best);
-    EXPECT_LE(busiest, least);
+    EXPECT_LE(busiest, least) << "list_scheduling";
     EXPECT_LE(least, best * in.num_ranks);
     ratios.add(static_cast<double>(busiest) / static_cast<double>(best), kSeeds);
   }

@@ -98,8 +98,8 @@ void expect_valid(std::span<const int32_t> tokens, const PlacementView& view, co
     int64_t placed = 0;
     for (size_t j = 0; j < split.of(e, view).size(); ++j) {
       const SlotShare share = split.of(e, view)[j];
-      EXPECT_EQ(share.slot, view.log2phy[e * view.max_replicas + j]);  // only_live_slots
-      EXPECT_GE(share.tokens, 0);
+      EXPECT_EQ(share.slot, view.log2phy[e * view.max_replicas + j]) << "only_live_slots";
+      EXPECT_GE(share.tokens, 0) << "all_tokens_placed";
       placed += share.tokens;
     }
     EXPECT_EQ(placed, tokens[e]) << "all_tokens_placed, expert " << e;
@@ -134,7 +134,7 @@ TEST(ReplicaChoice, reaches_the_lp_optimum) {
       expect_valid(tokens, view, split);
       const auto loads = rank_tokens(split, view);
       EXPECT_EQ(summary.max_load, static_cast<double>(*std::max_element(loads.begin(), loads.end())));
-      EXPECT_EQ(summary.max_load, static_cast<double>(optimal_busiest(tokens, view, 1)));
+      EXPECT_EQ(summary.max_load, static_cast<double>(optimal_busiest(tokens, view, 1))) << "optimal";
     }
   }
 }
@@ -202,7 +202,7 @@ TEST(ReplicaChoice, reaches_the_optimum_on_chains_and_random_graphs) {
     const PlacementView view = placement_view(placement, 0, ranks);
     const LoadSummary summary = chooser.choose(tokens, view, split);
     expect_valid(tokens, view, split);
-    EXPECT_EQ(summary.max_load, static_cast<double>(optimal_busiest(tokens, view, 1)));
+    EXPECT_EQ(summary.max_load, static_cast<double>(optimal_busiest(tokens, view, 1))) << "optimal";
   }
 }
 

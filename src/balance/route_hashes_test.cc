@@ -31,7 +31,8 @@ TEST(RouteHashes, DependOnThePrefixOnly) {
     const size_t at = Rng(seed).next_below(64 * 20);
     ++tokens[at];
     const std::vector<uint64_t> changed = hashes_of(tokens);
-    for (size_t b = 0; b < hashes.size(); ++b) EXPECT_EQ(hashes[b] == changed[b], b < at / 64) << b;
+    for (size_t b = 0; b < hashes.size(); ++b)
+      EXPECT_EQ(hashes[b] == changed[b], b < at / 64) << "prefix_only, block " << b;
   }
 }
 
@@ -40,7 +41,7 @@ TEST(RouteHashes, GrowWithThePrompt) {
   std::vector<uint64_t> hashes;
   for (const size_t length : {10u, 64u, 200u, 777u, 1000u})
     append_route_hashes(route_root("model", ""), std::span(tokens).first(length), 64, hashes);
-  EXPECT_EQ(hashes, hashes_of(tokens));
+  EXPECT_EQ(hashes, hashes_of(tokens)) << "grows";
 }
 
 TEST(RouteHashes, TellModelsTenantsAndOrdersApart) {
@@ -62,7 +63,8 @@ TEST(RouteHashes, TellModelsTenantsAndOrdersApart) {
 TEST(RouteHashes, AreTheSameEverywhere) {
   std::vector<int32_t> tokens(128);
   std::iota(tokens.begin(), tokens.end(), 0);
-  EXPECT_EQ(hashes_of(tokens), (std::vector<uint64_t>{5415753437658643415u, 481225753785047125u}));
+  EXPECT_EQ(hashes_of(tokens), (std::vector<uint64_t>{5415753437658643415u, 481225753785047125u}))
+      << "same_everywhere";
 }
 
 }  // namespace

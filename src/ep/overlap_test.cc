@@ -33,7 +33,7 @@ double published_micro_batch_us(const OverlapStageTimes& t) {
 TEST(OverlapTable, every_dependency_follows_from_order_and_waits) {
   for (const OverlapTable* table : {&plain_table(), &prefill_table(), &decode_table()}) {
     const Status status = validate_overlap_table(*table);
-    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(status.ok()) << "dependencies_hold: " << status.message();
   }
 }
 
@@ -65,7 +65,8 @@ TEST(OverlapEvaluator, equals_the_published_decode_formula) {
     const OverlapStageTimes t = random_times(rng);
     const OverlapStageTimes both[] = {t, t};
     const OverlapTimeline timeline = evaluate_overlap(decode_table(), both, 60);
-    EXPECT_NEAR(timeline.layer_us, 2 * published_micro_batch_us(t), 1e-3 * timeline.layer_us);
+    EXPECT_NEAR(timeline.layer_us, 2 * published_micro_batch_us(t), 1e-3 * timeline.layer_us)
+        << "as_published";
   }
   // The validated profile point: ATTN-0 63, ATTN-1 344, SHARED 34, MLP 128, dispatch 187 and combine 394 us.
   const OverlapStageTimes profile{63, 344, 34, 187, 60, 128, 394, 52};
@@ -78,7 +79,7 @@ TEST(OverlapEvaluator, plain_is_the_sum) {
   Rng rng(2);
   const OverlapStageTimes t = random_times(rng);
   const OverlapTimeline timeline = evaluate_overlap(plain_table(), {&t, 1}, 7);
-  EXPECT_NEAR(timeline.total_us, 7 * (t.compute_us() + t.communication_us()), 1e-6);
+  EXPECT_NEAR(timeline.total_us, 7 * (t.compute_us() + t.communication_us()), 1e-6) << "as_published";
   EXPECT_NEAR(timeline.exposed_communication_us(), 7 * t.communication_us(), 1e-6);
 }
 
@@ -91,10 +92,10 @@ TEST(OverlapEvaluator, the_quick_form_equals_the_time_line) {
       const double exact =
           evaluate_overlap(*table, times, 200).total_us - evaluate_overlap(*table, times, 100).total_us;
       const SteadyLayer steady = steady_layer(*table, times);
-      EXPECT_NEAR(steady.layer_us, exact / 100, 1e-6 * exact);
+      EXPECT_NEAR(steady.layer_us, exact / 100, 1e-6 * exact) << "quick_form_agrees";
       const double idle = evaluate_overlap(*table, times, 200).compute_idle_us -
                           evaluate_overlap(*table, times, 100).compute_idle_us;
-      EXPECT_NEAR(steady.idle_us, idle / 100, 1e-6 * exact);
+      EXPECT_NEAR(steady.idle_us, idle / 100, 1e-6 * exact) << "quick_form_agrees";
     }
   }
 }
@@ -146,25 +147,24 @@ TEST(OverlapEvaluator, time_lines_are_consistent) {
       std::map<std::pair<int, int>, int> runs;  // (op, layer)
       for (const OverlapSpan& span : timeline.spans) {
         const int stream = static_cast<int>(table->ops[span.op].stream);
-        EXPECT_GE(span.start_us, stream_end[stream]);  // a stream does one thing at a time, in order
+        EXPECT_GE(span.start_us, stream_end[stream]) << "one_thing_at_a_time";
         stream_end[stream] = span.end_us;
         busy[stream] += span.end_us - span.start_us;
-        EXPECT_EQ(++runs[std::make_pair(span.op, span.layer)], 1);
+        EXPECT_EQ(++runs[std::make_pair(span.op, span.layer)], 1) << "every_stage_once";
       }
-      EXPECT_EQ(runs.size(), table->ops.size() * layers);  // every stage of every layer, ramps included
+      EXPECT_EQ(runs.size(), table->ops.size() * layers) << "every_stage_once";
       EXPECT_NEAR(busy[0] + timeline.compute_idle_us, timeline.total_us, 1e-6);
       EXPECT_NEAR(timeline.busy_us[0], busy[0], 1e-6);
       EXPECT_NEAR(timeline.busy_us[1], busy[1], 1e-6);
-      EXPECT_GE(timeline.over_busier_stream(), 1 - 1e-9);  // bounded_below
+      EXPECT_GE(timeline.over_busier_stream(), 1 - 1e-9) << "bounded_below";
       EXPECT_GE(timeline.streams_max_over_mean(), 1);
       EXPECT_LE(timeline.streams_max_over_mean(), 2);
-      // The critical path is a chain without gaps from 0 to the end.
       double at = 0;
       for (int32_t s : timeline.critical_path) {
-        EXPECT_DOUBLE_EQ(timeline.spans[s].start_us, at);
+        EXPECT_DOUBLE_EQ(timeline.spans[s].start_us, at) << "gapless_critical_path";
         at = timeline.spans[s].end_us;
       }
-      EXPECT_DOUBLE_EQ(at, timeline.total_us);
+      EXPECT_DOUBLE_EQ(at, timeline.total_us) << "gapless_critical_path";
     }
   }
 }
@@ -195,9 +195,9 @@ TEST(OverlapSplit, prefill_halves_have_equal_attention) {
         ours += PrefillSlice{split.tokens, slices[s].cached_tokens}.attention_pairs();
       first += slices[s].attention_pairs();
     }
-    EXPECT_DOUBLE_EQ(ours, split.first_pairs);
+    EXPECT_DOUBLE_EQ(ours, split.first_pairs) << "order_kept";
     EXPECT_NEAR(std::abs(split.first_pairs - split.second_pairs), best, 1e-9);
-    EXPECT_LE(best, context_max + 1e-9);  // equal_attention
+    EXPECT_LE(best, context_max + 1e-9) << "equal_attention";
   }
 }
 
@@ -225,7 +225,7 @@ TEST(OverlapSplit, decode_halves_have_equal_counts_and_nearly_equal_kv) {
     int64_t gap = 0;
     int count = 0;
     for (int i = 0; i < n; ++i) gap += half[i] ? -kv[i] : kv[i], count += half[i] ? -1 : 1;
-    EXPECT_LE(std::abs(count), 1);  // equal_counts
+    EXPECT_LE(std::abs(count), 1) << "equal_counts";
     const double sum = static_cast<double>(std::accumulate(kv.begin(), kv.end(), int64_t{0}));
     EXPECT_NEAR(kv_max_over_mean(kv, half), 1 + static_cast<double>(std::abs(gap)) / sum, 1e-12);
     // The optimum by trying all halves; ours is within the largest gap between neighbours by size.

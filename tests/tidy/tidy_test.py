@@ -57,6 +57,27 @@ def code_lines(path):
         yield number, re.sub(r'"(?:\\.|[^"\\])*"', '""', line).split("//")[0]
 
 
+
+def invariants(header):
+    """Names in a header's list of invariants: "// * name: ..." or "//   name   ..."."""
+    listed = re.search(r"^//.*\bInvariants\b.*\n((?://.*\n)+)", header.read_text(), re.M)
+    return re.findall(r"^//(?: \* |   )([a-z][a-z0-9_]*)(?::|  +\S|$)", listed[1], re.M) if listed else []
+
+
+@pytest.mark.parametrize("folder", ["balance", "ep"])
+def test_every_named_invariant_is_checked_under_its_name(folder):
+    """In a message or the name of a test of the same folder, so that a failure says which rule broke."""
+    said, headers = set(), {p: invariants(p) for p in SRC.glob(f"{folder}/*.h") if "nvariants, by name" in p.read_text()}
+    for test in SRC.glob(f"{folder}/*_test.cc"):
+        text = test.read_text()
+        for literal in re.findall(r'"(?:\\.|[^"\\\n])*"', text):
+            said.update(re.findall(r"\w+", literal))
+        said.update(re.findall(r"\bTEST\w*\(\w+,\s*(\w+)\)", text))
+    assert headers and all(headers.values()), "a list of invariants without names"
+    missing = [f"{rel(header)}: {name}" for header, names in headers.items() for name in names if name not in said]
+    assert not missing, missing
+
+
 def test_toml_comes_in_one_form():
     """With and without exceptions toml++ shares symbols: two forms in one binary crash on a torn file."""
     assert [rel(p) for p in SOURCES if "#include <toml++" in p.read_text()] == ["base/toml.h"]
