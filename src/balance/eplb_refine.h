@@ -29,7 +29,8 @@ struct RefineOptions {
 Result<ExpertPlacement> refine_experts(const ExpertWeights& weights, const RebalanceShape& shape,
                                        const ExpertPlacement& start, const RefineOptions& options = {});
 
-// rebalance_experts, then refine_experts: what the servers run.
+// rebalance_experts, then refine_experts: what engine/expert_rebalancer places a layer by, and `fathom eplb
+// --refine`.
 Result<ExpertPlacement> rebalance_and_refine(const ExpertWeights& weights, const RebalanceShape& shape,
                                              const RefineOptions& options = {});
 

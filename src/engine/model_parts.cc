@@ -2,10 +2,12 @@
 #include "engine/model_parts.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/cpu.h"
 #include "engine/engine.h"
+#include "engine/expert_rebalancer.h"
 #include "engine/rank_costs.h"
 #include "model/forward.h"
 
@@ -14,10 +16,15 @@ namespace {
 
 class ForwardExecutor final : public Executor {
  public:
-  explicit ForwardExecutor(std::unique_ptr<ForwardGroup> group) : group_(std::move(group)) {}
+  // `rebalance`: expert replicas go where tokens ask for them.
+  ForwardExecutor(std::unique_ptr<ForwardGroup> group, bool rebalance) : group_(std::move(group)) {
+    if (rebalance) rebalancer_.emplace(group_->placement());
+  }
   int num_ranks() const override { return group_->num_ranks(); }
   Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) override {
-    return group_->step(ranks, logits);
+    RETURN_IF_ERROR(group_->step(ranks, logits));
+    if (rebalancer_) rebalancer_->after_step(group_->last_stats().expert_tokens);
+    return {};
   }
   void request_stop() override { group_->request_stop(); }
   TimePoint last_progress() const override { return group_->last_progress(); }
@@ -25,12 +32,14 @@ class ForwardExecutor final : public Executor {
 
  private:
   const std::unique_ptr<ForwardGroup> group_;
+  std::optional<ExpertRebalancer> rebalancer_;
 };
 
 Result<std::unique_ptr<Executor>> make_executor(const Model& model, KvStorage& storage,
                                                 const ForwardOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<ForwardGroup> group, ForwardGroup::create(model, storage, options));
-  return std::unique_ptr<Executor>(new ForwardExecutor(std::move(group)));
+  const bool rebalance = options.num_ranks > 1 && options.redundant_experts > 0;
+  return std::unique_ptr<Executor>(new ForwardExecutor(std::move(group), rebalance));
 }
 
 std::vector<RankCpus> rank_cpus(const EngineOptions& options, int32_t num_ranks) {
