@@ -1,6 +1,7 @@
 // fathom plan: which units, how many, split how and at what cost, for a load and objectives. Exit 3: nothing
 // fits.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -75,6 +76,18 @@ Status use_trace(const PlanArgs& args, sim::PlanInput& input) {
   return ok_status();
 }
 
+// What a file needs to hold to be this profile, to the last digit and so to its hash.
+std::string fitted_profile(const PlanArgs& args, const sim::HardwareProfile& hw) {
+  const std::string base =
+      std::filesystem::absolute(find_data_file(args.profile)).lexically_normal().string();
+  const std::string price =
+      args.price ? fmt::format("[hardware]\nprice_usd_per_gpu_hour = {}\n", *args.price) : "";
+  return fmt::format(
+      "as a file for --profile, of plan and simulate:\n"
+      "base = \"{}\"\n{}[residual]\ndecode_phi = {}\nprefill_phi = {}\n\n",
+      sim::json_escape(base), price, hw.decode_phi, hw.prefill_phi);
+}
+
 Status fit_measurements(const PlanArgs& args, sim::PlanInput& input, const sim::PlanResult& plan) {
   ASSIGN_OR_RETURN(const std::string text, read_text_file(args.measurements));
   const sim::DecodeUnitShape decode{
@@ -107,6 +120,7 @@ Status fit_measurements(const PlanArgs& args, sim::PlanInput& input, const sim::
       "fitted   decode_phi %.4f (%d rows, %.1f %% rms left), prefill_phi %.4f (%d rows, %.1f %% rms left)\n",
       fit.hw.decode_phi, fit.decode_rows, fit.decode_rms_percent, fit.hw.prefill_phi, fit.prefill_rows,
       fit.prefill_rms_percent);
+  std::fputs(fitted_profile(args, fit.hw).c_str(), out);
   return ok_status();
 }
 
@@ -146,11 +160,15 @@ Status dry_run(const PlanArgs& args, const sim::PlanInput& input, const sim::Pla
   // Prompts with block hashes know what they share, unless a share was asked for.
   const bool own_hits = trace.has_blocks() && !args.hit_share;
   const std::optional<double> hit_share = own_hits ? std::nullopt : std::optional(input.hit_share);
+  const sim::TraceStats stats = sim::trace_stats(trace);
+  sim::PlanInput served = input;
+  served.input_tokens_mean = stats.input_mean, served.output_tokens_mean = stats.output_mean;
+  if (own_hits) served.hit_share = stats.hit_share_bound;
+  sim::set_objectives(options, served, plan);
   const sim::AutoscaleReplay replay =
       sim::replay_autoscaler(trace, options, hit_share, args.replay_rate, args.replay_no_nodes_s);
   std::printf("profile %s, hash %s\n", input.hw.name.c_str(), input.hw.hash.c_str());
-  std::printf("of prompt tokens %.1f %% cached: %s\n",
-              100 * (own_hits ? sim::trace_stats(trace).hit_share_bound : input.hit_share),
+  std::printf("of prompt tokens %.1f %% cached: %s\n", 100 * served.hit_share,
               own_hits ? "each prompt's own, in a cache that forgets nothing" : "the plan's share");
   std::printf(
       "autoscaler over %s, rate x %g: decode units of %d nodes and %.0f tokens/s, prefill units of %d nodes "

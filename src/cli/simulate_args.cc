@@ -14,11 +14,12 @@ namespace {
 
 constexpr const char* kFaultHelp =
     "KIND@HH:MM[:SS][,key=value...]: unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry, "
-    "no-nodes; keys for, unit, rank, factor, phase";
+    "no-nodes; keys for, unit, rank, factor, phase. Replays are exact to the block, the published day counts";
 
 void print_figures(const sim::Report& report) {
   for (const auto& [name, value] : report.facts) {
-    if (name.starts_with("profile")) std::printf("%-52s %16s\n", name.c_str(), value.c_str());
+    const bool shown = name.starts_with("profile") || name == sim::kBiasNotEstimated;
+    if (shown) std::printf("%-52s %16s\n", name.c_str(), value.c_str());
   }
   for (const sim::Figure& figure : report.figures) {
     std::printf("%-52s %16s", figure.name.c_str(), sim::pretty_number(figure.value).c_str());
@@ -29,6 +30,14 @@ void print_figures(const sim::Report& report) {
                                                        : "prediction");
     }
     std::printf("\n");
+  }
+}
+
+// What was set differently and the figures of both runs, a line each.
+void print_comparison(const sim::Table& table) {
+  std::printf("\n%s: %s and %s\n", table.title.c_str(), table.columns[1].c_str(), table.columns[2].c_str());
+  for (const std::vector<std::string>& row : table.rows) {
+    std::printf("%-52s %16s %16s   %s\n", row[0].c_str(), row[1].c_str(), row[2].c_str(), row[3].c_str());
   }
 }
 
@@ -157,10 +166,11 @@ Status prepare(SimulateArgs& args, const char* fact, const char* kind) {
 
 Status finish(sim::Report& report, const SimulateArgs& args) {
   add_facts(args, report);
+  print_figures(report);
   if (!args.compare_dir.empty()) {
     report.tables.push_back(sim::compare_table(report, args.other, args.compare_dir));
+    print_comparison(report.tables.back());
   }
-  print_figures(report);
   if (args.out_dir.empty()) return ok_status();
   RETURN_IF_ERROR(write_report(report, args.out_dir));
   std::printf("\nwritten to %s: report.html, summary.json", args.out_dir.c_str());
@@ -173,7 +183,8 @@ void add_common_options(CLI::App& command, SimulateArgs& args) {
   command.add_option("--profile", args.profile, "Hardware profile (TOML)")->capture_default_str();
   command.add_option("--price", args.price, "USD per GPU hour (default: the profile's)");
   command.add_option("--out", args.out_dir, "Directory for report.html, summary.json and CSV files");
-  command.add_option("--compare", args.compare_dir, "Directory of another run, set beside this one");
+  command.add_option("--compare", args.compare_dir,
+                     "Directory of another run, whose figures are printed beside this one's");
   command.add_option("--seed", args.fleet.seed, "Seed of arrivals, lengths and random policies")
       ->check(seed_number())
       ->capture_default_str();
@@ -199,7 +210,7 @@ void add_common_options(CLI::App& command, SimulateArgs& args) {
 std::vector<const CLI::Option*> add_scale_options(CLI::App& command, SimulateArgs& args) {
   command
       .add_option("--scale", args.scale,
-                  "none: all units serve; schedule; autoscale: the servers' own decisions")
+                  "none: all units serve; schedule; autoscale: the decisions of balance/autoscale")
       ->capture_default_str();
   sim::DayAutoscaleOptions& scaling = args.autoscale;
   std::vector<const CLI::Option*> options = {

@@ -14,14 +14,25 @@
 namespace fathom::cli {
 namespace {
 
+constexpr double kRoundingSeconds = 1e-3;
+
 // Where a time falls on the clock of the hours' first parts, which runs on without gaps.
 double within_parts(double at_s, double fraction) {
   const double hours = std::floor(at_s / 3600);
   return hours * 3600 * fraction + std::min(at_s - hours * 3600, 3600 * fraction);
 }
 
+// The other way round; events at the beginning of a part may be a rounding early.
+double since_start(double simulated_s, double fraction) {
+  if (fraction >= 1) return simulated_s;
+  simulated_s += kRoundingSeconds;
+  const double part_s = 3600 * fraction, parts = std::floor(simulated_s / part_s);
+  return parts * 3600 + simulated_s - parts * part_s;
+}
+
 constexpr double kStoreTbMax = 1e6;
-constexpr double kRequestsMax = 2e6;  // made up for one replay, which is exact to the block
+constexpr double kSchedulePartSeconds = 10;  // a schedule is looked at so often within parts of hours
+constexpr double kRequestsMax = 2e6;         // made up for one replay, which is exact to the block
 
 Result<sim::BlockFleetOptions> replay_options(const SimulateArgs& args, const sim::HardwareProfile& hw,
                                               uint64_t seed, double last_arrival_s) {
@@ -60,6 +71,7 @@ Result<sim::BlockFleetOptions> replay_options(const SimulateArgs& args, const si
 
 // How a replay's units are scaled, and the autoscaler of the run under way.
 struct ReplayScale {
+  double fraction = 1;
   std::optional<sim::DaySchedule> schedule;
   std::optional<AutoscaleOptions> autoscale;
   sim::FleetOptions as_day;  // what the autoscaler is told of fleet and load
@@ -113,9 +125,14 @@ Status size_units(const SimulateArgs& args, const sim::HardwareProfile& hw, cons
 // Gives a run the function that scales it; `scale` outlives the run.
 void scale_run(ReplayScale& scale, sim::BlockFleetOptions& run) {
   run.scale_initial = scale.initial;
+  run.clock_s = [&scale](double simulated_s) { return since_start(simulated_s, scale.fraction); };
   if (scale.schedule) {
+    if (scale.fraction < 1) {
+      const double part_s = 3600 * scale.fraction;
+      run.scale_interval_s = part_s / std::ceil(part_s / kSchedulePartSeconds);
+    }
     run.scale = [&scale](const sim::ScaleInput& in) {
-      const sim::UnitCounts units = scale.schedule->units_at(in.day_second);
+      const sim::UnitCounts units = scale.schedule->units_at(since_start(in.day_second, scale.fraction));
       return sim::ScaleOutput{units, units};
     };
   } else if (scale.autoscale) {
@@ -183,7 +200,12 @@ Result<std::unique_ptr<Replay>> prepare_replay(const SimulateArgs& args, const s
   setting.share = simulated_share(whole, hour_s, args.fleet.fraction);
   setting.scale = args.scale;
   setting.whole_requests = static_cast<int64_t>(whole.requests.size());
-  for (const sim::TraceRequest& r : whole.requests) setting.whole_output_tokens += r.output_tokens;
+  for (const sim::TraceRequest& r : whole.requests) {
+    setting.whole_input_tokens += r.input_tokens;
+    setting.whole_output_tokens += r.output_tokens;
+  }
+  const double whole_s = static_cast<double>(whole.requests.back().arrival_us) / 1e6 / args.block.rate_scale;
+  if (args.fleet.fraction < 1) setting.whole_hit_share_bound = sim::trace_stats(whole).hit_share_bound;
   replay->trace = std::move(whole);
   if (args.fleet.fraction < 1) {
     ASSIGN_OR_RETURN(replay->trace, sim::first_part_of_each_hour(replay->trace, args.fleet.fraction, hour_s));
@@ -193,7 +215,15 @@ Result<std::unique_ptr<Replay>> prepare_replay(const SimulateArgs& args, const s
   sim::BlockFleetOptions& options = replay->options;
   ASSIGN_OR_RETURN(options, replay_options(args, hw, seed, last_arrival_s));
   options.unit_nodes = {nodes_of(options.decode_ranks, hw), nodes_of(options.prefill_ranks, hw)};
-  if (args.scale == "schedule") RETURN_IF_ERROR(read_schedule(args, options, replay->scale));
+  replay->scale.fraction = args.fleet.fraction;
+  if (args.scale == "none") {
+    setting.whole_nodes_mean =
+        options.decode_units * options.unit_nodes.decode + options.prefill_units * options.unit_nodes.prefill;
+  }
+  if (args.scale == "schedule") {
+    RETURN_IF_ERROR(read_schedule(args, options, replay->scale));
+    setting.whole_nodes_mean = replay->scale.schedule->nodes_mean_until(whole_s);
+  }
   if (args.scale == "autoscale") {
     RETURN_IF_ERROR(size_units(args, hw, replay->trace, options, replay->scale));
     setting.budget_nodes = replay->scale.autoscale->budget_nodes;

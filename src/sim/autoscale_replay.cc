@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "sim/day_autoscaler.h"
+#include "sim/planner_units.h"
 
 namespace fathom::sim {
 namespace {
@@ -91,11 +92,13 @@ std::string line_of(double now_s, const AutoscaleDecision& d, const int (&before
   return fmt::format("{}  {}  {}  {} nodes", clock(now_s), kind(kDecode), kind(kPrefill), d.nodes_in_use);
 }
 
-bool worth_telling(const AutoscaleDecision& d, const int (&before)[kNumUnitKinds]) {
+// An objective out of reach stays so: it is told when it begins.
+bool worth_telling(const AutoscaleDecision& d, const int (&before)[kNumUnitKinds],
+                   const ScaleReason (&reason_before)[kNumUnitKinds]) {
   for (int k = 0; k < kNumUnitKinds; ++k) {
-    if (d.target[k] != before[k]) return true;
-    if (d.give_up_starting[k] > 0 || d.reason[k] == ScaleReason::kBudget ||
-        d.reason[k] == ScaleReason::kSloUnreachable)
+    const bool begins = d.reason[k] != reason_before[k];
+    if (d.target[k] != before[k] || d.give_up_starting[k] > 0 || d.reason[k] == ScaleReason::kBudget ||
+        (d.reason[k] == ScaleReason::kSloUnreachable && begins))
       return true;
   }
   return false;
@@ -117,7 +120,16 @@ AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& 
   const bool limited = input.nodes_max < PlanInput{}.nodes_max;
   options.budget_nodes =
       limited ? input.nodes_max : static_cast<int>(plan.peak_nodes * kBudgetAbovePeak) + plan.decode.nodes;
+  set_objectives(options, input, plan);
   return options;
+}
+
+void set_objectives(AutoscaleOptions& options, const PlanInput& served, const PlanResult& plan) {
+  ExpertSpreads spreads;
+  options.unit[kPrefill].best_slo = best_ttft_s(served, plan.prefill);
+  options.unit[kPrefill].wanted_slo = served.slo_ttft_s;
+  options.unit[kDecode].best_slo = decode_speed_at(served, plan.decode, 0, spreads);
+  options.unit[kDecode].wanted_slo = served.slo_tokens_per_s_per_user;
 }
 
 UnitCounts units_for_the_start(const Trace& trace, const AutoscaleOptions& options,
@@ -149,6 +161,7 @@ AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& op
   TraceDemand demand(trace, hit_share, rate);
   Queues queues(options, out);
   std::vector<LoadPoint> history;
+  ScaleReason reason[kNumUnitKinds] = {ScaleReason::kSteady, ScaleReason::kSteady};
   const double end_s = arrival_s(trace.requests.back());
   for (double now = options.interval_s; now <= end_s + options.interval_s; now += options.interval_s) {
     LoadPoint point;
@@ -181,7 +194,9 @@ AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& op
     }
     const AutoscaleDecision decision = autoscale(snapshot, options);
     ++out.decisions;
-    if (worth_telling(decision, before)) out.lines.push_back(line_of(now, decision, before, queued_s));
+    if (worth_telling(decision, before, reason))
+      out.lines.push_back(line_of(now, decision, before, queued_s));
+    std::copy(std::begin(decision.reason), std::end(decision.reason), std::begin(reason));
     ledger.apply(decision);
   }
   out.hours = ledger.hours();

@@ -26,6 +26,11 @@ struct AutoscaleReplay {
 AutoscaleOptions autoscale_options_of(const PlanInput& input, const PlanResult& plan,
                                       const UnitTimes& times = {}, const AutoscaleRules& rules = {});
 
+// What an idle unit of the plan does for requests like `served` (lengths and hits), beside its objectives:
+// what the autoscaler calls unreachable. autoscale_options_of takes the plan's own load; a trace's may be
+// longer.
+void set_objectives(AutoscaleOptions& options, const PlanInput& served, const PlanResult& plan);
+
 // The units that carry a trace's first minutes, `rate` times its arrivals: what an operator would have had
 // running before the trace begins. In whole groups where decode and prefill are tied.
 UnitCounts units_for_the_start(const Trace& trace, const AutoscaleOptions& options,

@@ -87,6 +87,8 @@ struct BlockFleetOptions {
   ScaleFunction scale;
   UnitCounts scale_initial;
   double scale_interval_s = 60;
+  // The time that the result's units are told at, of a simulated time; empty: the same.
+  std::function<double(double simulated_s)> clock_s;
   UnitCounts unit_nodes = kPublishedUnitNodes;
 };
 

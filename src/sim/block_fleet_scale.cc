@@ -121,7 +121,9 @@ void BlockFleet::use_units(UnitCounts serving, UnitCounts held) {
   if (!result_.units.empty() && result_.units.back().units == serving) return;
   const int nodes =
       serving.decode * options_.unit_nodes.decode + serving.prefill * options_.unit_nodes.prefill;
-  result_.units.push_back({static_cast<int>(now_ / 1'000'000'000), nodes, serving});
+  const double now_s = static_cast<double>(now_) / 1e9;
+  const double second = options_.clock_s ? options_.clock_s(now_s) : now_s;
+  result_.units.push_back({static_cast<int>(second), nodes, serving});
 }
 
 }  // namespace fathom::sim

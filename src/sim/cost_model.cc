@@ -3,6 +3,7 @@
 #include "sim/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/det_math.h"
@@ -158,11 +159,24 @@ double prefill_compute_us(const HardwareProfile& hw, const ModelShape& model, co
   return projections + experts + attention + elementwise + (free_gpu ? 0 : hw.prefill_overhead_us);
 }
 
-double prefill_all_to_all_us(const HardwareProfile& hw, double tokens) {
-  const double copies = tokens * hw.prefill_nodes_per_token;
-  const double seconds = copies * hw.dispatch_bytes / (hw.prefill_dispatch_gb_per_s * kGiga) +
-                         copies * hw.combine_bytes / (hw.prefill_combine_gb_per_s * kGiga);
-  return kMicro * seconds * hw.prefill_contention;
+PrefillWire prefill_all_to_all(const HardwareProfile& hw, const ModelShape& model,
+                               const PrefillUnitShape& unit, double tokens) {
+  const double nodes = std::ceil(unit.ep / hw.gpus_per_node);
+  double copies = std::min(hw.prefill_nodes_per_token, nodes);
+  double dispatch_gb_per_s = hw.prefill_dispatch_gb_per_s, combine_gb_per_s = hw.prefill_combine_gb_per_s;
+  if (nodes == 1) {
+    // Distinct ranks of a token's experts.
+    copies = unit.ep > 1 ? unit.ep * (1 - det_pow(1 - 1 / unit.ep, model.experts_per_token)) : 0;
+    dispatch_gb_per_s = hw.dispatch_local_gb_per_s, combine_gb_per_s = hw.combine_local_gb_per_s;
+  }
+  const double tokens_sent = tokens * copies;
+  const double seconds = tokens_sent * hw.dispatch_bytes / (dispatch_gb_per_s * kGiga) +
+                         tokens_sent * hw.combine_bytes / (combine_gb_per_s * kGiga);
+  const double wire_us = kMicro * seconds * hw.prefill_contention;
+  const double dispatch_share = hw.dispatch_bytes / dispatch_gb_per_s;
+  const double combine_share = hw.combine_bytes / combine_gb_per_s;
+  const double dispatch_us = wire_us * dispatch_share / (dispatch_share + combine_share);
+  return {dispatch_us, wire_us - dispatch_us};
 }
 
 double prefill_layer_us(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit,

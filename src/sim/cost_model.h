@@ -76,7 +76,14 @@ struct PrefillLoad {
 // or on a free GPU.
 double prefill_compute_us(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit,
                           const PrefillLoad& load, bool free_gpu = false);
-double prefill_all_to_all_us(const HardwareProfile& hw, double tokens);
+// Normal all-to-all of `tokens` per rank: a token goes once to each node that it needs, at most those of the
+// unit; inside one node once to each rank, over the node's own links. A rank alone sends nothing.
+struct PrefillWire {
+  double dispatch_us = 0, combine_us = 0;
+  double us() const { return dispatch_us + combine_us; }
+};
+PrefillWire prefill_all_to_all(const HardwareProfile& hw, const ModelShape& model,
+                               const PrefillUnitShape& unit, double tokens);
 // Computation, and the communication that prefill's overlap table leaves exposed, times the profile's bubble:
 // what the micro-benchmarks and the table together leave unexplained.
 double prefill_layer_us(const HardwareProfile& hw, const ModelShape& model, const PrefillUnitShape& unit,

@@ -151,7 +151,7 @@ TEST(CostModel, PrefillLinearForm) {
   const PrefillLoad load{16384, 4 * 4096.0 * 4096 / 2};
   // aiconfigurator, H100, free GPU: MLA 9.72 + MoE 14.26 + shared 1.14 ms.
   EXPECT_LE(std::abs(percent(prefill_compute_us(hw, kV3, {}, load, true) / 1e3, 25.1)), 10);
-  EXPECT_GT(prefill_compute_us(hw, kV3, {}, load), prefill_all_to_all_us(hw, load.tokens));
+  EXPECT_GT(prefill_compute_us(hw, kV3, {}, load), prefill_all_to_all(hw, kV3, {}, load.tokens).us());
 
   const PrefillUnitShape production{32, 288, 1.08, 1.29, 5400};
   const LayerCost cost = fit_prefill_cost(hw, kV3, production);
@@ -177,6 +177,25 @@ TEST(CostModel, PrefillLinearForm) {
                                prefill_layer_us(hw, kV3, production, {tokens, tokens * 512}))),
               3);
   }
+}
+
+// A token visits no more nodes than its unit has; within one node the node's links carry it.
+TEST(CostModel, PrefillSendsToItsUnitsNodesOnly) {
+  const HardwareProfile hw = test_profile("h800");
+  const auto us = [&](double ranks) { return prefill_all_to_all(hw, kV3, {ranks, 288}, 8192).us(); };
+  EXPECT_EQ(us(1), 0);
+  EXPECT_NEAR(us(16) / us(32), 2 / hw.prefill_nodes_per_token, 1e-12);
+  EXPECT_NEAR(us(24) / us(32), 3 / hw.prefill_nodes_per_token, 1e-12);
+  EXPECT_EQ(us(32), us(64));  // the calibrated units and larger ones: 3.14 of their nodes
+  // Eight experts hit 5.25 of eight ranks; DeepEP's bandwidth inside a node.
+  const double one_node_us =
+      8192 * 5.251 * hw.prefill_contention *
+      (hw.dispatch_bytes / hw.dispatch_local_gb_per_s + hw.combine_bytes / hw.combine_local_gb_per_s) / 1e3;
+  EXPECT_NEAR(us(8) / one_node_us, 1, 1e-3);
+  EXPECT_LT(us(8), us(16));
+  // With less to hide, a layer of a small unit leaves no more of it exposed.
+  const PrefillLoad load{16384, 16384 * 512.0};
+  EXPECT_LE(prefill_exposed_us(hw, kV3, {16, 288}, load), prefill_exposed_us(hw, kV3, {32, 288}, load));
 }
 
 TEST(CostModel, WeightsAndKvRoom) {

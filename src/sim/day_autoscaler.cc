@@ -1,4 +1,5 @@
-// The servers' autoscaler over the simulated day: units that start, serve and drain under a budget.
+// The autoscaler (balance/autoscale) over the simulated day: units that start, serve and drain under a
+// budget.
 #include "sim/day_autoscaler.h"
 
 #include <algorithm>

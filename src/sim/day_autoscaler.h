@@ -1,4 +1,4 @@
-// The servers' autoscaler (balance/autoscale.h) driving the simulated day: measurements in, units out; starts
+// The autoscaler (balance/autoscale.h) driving the simulated day: measurements in, units out; starts
 // take their time, are paid for and may fail, drains are counted by the fleet itself.
 #pragma once
 

@@ -246,7 +246,12 @@ class DayFigures {
               static_cast<double>(t_.arrived_requests)),
         Origin::kPrediction,
         "requests still running at the end: the ramp from an empty fleet makes users faster");
-    if (!run_.half_fraction) return;
+    if (!run_.half_fraction) {
+      if (!o_.faults.empty())
+        report_.facts.emplace_back(kBiasNotEstimated,
+                                   "speed and KV per output token: not estimated beside faults");
+      return;
+    }
     bias_of("bias_decode_tokens_per_s_per_user_percent",
             [](const FleetCell& c) { return ratio(c.tokens_x_speed, c.tokens); });
     bias_of("bias_kv_tokens_per_output_token_percent",

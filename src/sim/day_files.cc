@@ -2,6 +2,7 @@
 #include "sim/day_files.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "sim/csv.h"
@@ -131,6 +132,15 @@ double day_integral(const std::vector<DaySchedule::Change>& changes, Value value
 
 double DaySchedule::node_hours() const {
   return day_integral(changes_, [](const Change& c) { return c.nodes; }) / kHourSeconds;
+}
+double DaySchedule::nodes_mean_until(double second) const {
+  const double days = std::floor(second / kDaySeconds), rest = second - days * kDaySeconds;
+  double node_seconds = days * node_hours() * kHourSeconds;
+  for (size_t i = 0; i < changes_.size() && changes_[i].second < rest; ++i) {
+    const double end = i + 1 < changes_.size() ? changes_[i + 1].second : kDaySeconds;
+    node_seconds += changes_[i].nodes * (std::min(end, rest) - changes_[i].second);
+  }
+  return second > 0 ? node_seconds / second : changes_.front().nodes;
 }
 double DaySchedule::decode_units_mean() const {
   return day_integral(changes_, [](const Change& c) { return c.units.decode; }) / kDaySeconds;

@@ -46,11 +46,12 @@ class DaySchedule {
     UnitCounts units;
   };
   explicit DaySchedule(std::vector<Change> changes);
-  // By the servers' clock table, schedule_units() in balance/autoscale.h. The day repeats.
+  // By the clock table, schedule_units() in balance/autoscale.h. The day repeats.
   UnitCounts units_at(double second) const;
   const std::vector<Change>& changes() const { return changes_; }
   int peak_nodes() const;
-  double node_hours() const;  // the integral, exact: changes fall on whole minutes
+  double node_hours() const;                     // the integral, exact: changes fall on whole minutes
+  double nodes_mean_until(double second) const;  // from the start, over as many days as it takes
   double decode_units_mean() const;
   double prefill_units_mean() const;
 

@@ -199,6 +199,19 @@ TEST(DayReport, TheBiasOfAFractionIsAFigure) {
               1e-9);
 }
 
+// Faults have times of their own, so that half a fraction is another day: then the missing figures are named.
+TEST(DayReport, BesideFaultsTheBiasOfSpeedIsSaidToBeMissing) {
+  const auto says = [](const Report& report) {
+    return std::find(report.facts.begin(), report.facts.end(),
+                     std::pair<std::string, std::string>{
+                         kBiasNotEstimated, "speed and KV per output token: not estimated beside faults"}) !=
+           report.facts.end();
+  };
+  EXPECT_FALSE(says(told([](Told&) {})));
+  EXPECT_TRUE(says(
+      told([](Told& t) { t.run.options.faults.push_back(parse_fault("unit-loss@12:00,for=1").value()); })));
+}
+
 // Policies side by side over seeds, with the gain over kv-capped and the bound no policy passes.
 TEST(DayReport, PoliciesStandBesideTheirBound) {
   Report report = told([](Told&) {});

@@ -198,7 +198,7 @@ class FleetSim {
   int64_t accounted_ns_ = 0;
   int cell_idx_ = 0;
   UnitCounts units_, held_;
-  int64_t scaled_arrived_ = 0, scaled_computed_ = 0;  // counted up to the last scaling decision
+  int64_t scaled_arrived_ = 0, scaled_computed_ = 0, scaled_ns_ = 0;  // of the last scaling decision
   FleetResult result_;
   // Scratch, kept for its capacity.
   std::vector<PrefillJob> finished_prompts_;

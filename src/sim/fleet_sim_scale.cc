@@ -171,9 +171,12 @@ void FleetSim::lose_prefill(int u, int64_t now) {
 }
 
 int64_t FleetSim::next_scale_after(int64_t now) const {
-  if (options_.scale) return now + static_cast<int64_t>(options_.scale_interval_s * kNsPerSecond);
-  // The schedule's changes inside simulated windows, and each window's start.
+  // Each window's start: the units of the hour before are not this one's.
   int64_t next = (now / clock_.window_ns() + 1) * clock_.window_ns();
+  if (options_.scale) {
+    return std::min(next, now + static_cast<int64_t>(options_.scale_interval_s * kNsPerSecond));
+  }
+  // The schedule's changes inside simulated windows.
   for (const DaySchedule::Change& change : day_.schedule.changes()) {
     const int hour = change.second / 3600;
     const int64_t inside = static_cast<int64_t>(change.second - hour * 3600) * 1'000'000'000;
@@ -212,10 +215,12 @@ ScaleInput FleetSim::scale_input(int64_t now) {
   const double mean_output = finished > kMeanOutputRequests
                                  ? static_cast<double>(output) / static_cast<double>(finished)
                                  : options_.lengths.output_mean_tokens;
-  in.arrived_computed_tokens_per_s =
-      static_cast<double>(computed - scaled_computed_) / options_.scale_interval_s;
-  in.arrived_output_tokens_per_s =
-      static_cast<double>(arrived - scaled_arrived_) * mean_output / options_.scale_interval_s;
+  const double since_s = static_cast<double>(now - scaled_ns_) / kNsPerSecond;
+  if (since_s > 0) {
+    in.arrived_computed_tokens_per_s = static_cast<double>(computed - scaled_computed_) / since_s;
+    in.arrived_output_tokens_per_s = static_cast<double>(arrived - scaled_arrived_) * mean_output / since_s;
+  }
+  scaled_ns_ = now;
   scaled_arrived_ = arrived;
   scaled_computed_ = computed;
   in.draining = draining();

@@ -137,10 +137,11 @@ TEST(Traps, DrainsTakeLifetimesNotFractions) {
   EXPECT_LT(whole / half, 1.6);  // twice the time simulated; the longer run also has longer requests to drain
 }
 
-// Minutes long; the slow suite asks for it.
+// Whole days are minutes long; the slow suite asks for them.
 bool whole_days() { return std::getenv("FATHOM_WHOLE_DAYS") != nullptr; }
 
-Report whole_day(const FleetOptions& options, bool autoscaled) {
+// The published day with its schedule or the autoscaler.
+Report run_published(const FleetOptions& options, bool autoscaled) {
   const HardwareProfile hw = test_profile("h800-day");
   const DayFiles day = published_day();
   DayRun run;
@@ -169,9 +170,43 @@ double value_of(const Report& report, const char* name) {
   return value;
 }
 
+// The autoscaler on the schedule's load: fewer node-hours, drain counted on both sides, and nobody worse off.
+void expect_scaled_as_well(const Report& scaled, const Report& day) {
+  const auto hours = [](const Report& r) {
+    return value_of(r, "node_hours") + value_of(r, "drain_node_hours");
+  };
+  EXPECT_LT(hours(scaled), hours(day));
+  EXPECT_GT(value_of(scaled, "node_hours"), value_of(scaled, "node_hours_clairvoyant_bound"));
+  EXPECT_LE(value_of(scaled, "nodes_peak"), 278);
+  EXPECT_GE(value_of(scaled, "decode_tokens_per_s_per_user"),
+            0.99 * value_of(day, "decode_tokens_per_s_per_user"));
+  EXPECT_LE(value_of(scaled, "ttft_s_p99"), 1.05 * value_of(day, "ttft_s_p99"));
+  EXPECT_EQ(value_of(scaled, "lost_requests"), 0);
+}
+
+// The whole day's rules on 36 seconds of each hour.
+TEST(PublishedDay, AutoscaledNobodyIsWorseOff) {
+  FleetOptions options;
+  options.fraction = 0.01;
+  expect_scaled_as_well(run_published(options, true), run_published(options, false));
+}
+
+// The published day's load on its units over five seeds; so short a part of each hour is mostly its ramp.
+TEST(PublishedDay, OursIsNoSlowerThanKvCappedOverFiveSeeds) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    FleetOptions options;
+    options.fraction = 0.002;
+    options.seed = seed;
+    const double capped = value_of(run_published(options, false), "decode_tokens_per_s_per_user");
+    options.decode_policy = DecodePolicy::kFathom;
+    const double ours = value_of(run_published(options, false), "decode_tokens_per_s_per_user");
+    EXPECT_GE(ours, 1.01 * capped) << seed;
+  }
+}
+
 TEST(WholeDay, FromTheLoadAlone) {
   if (!whole_days()) GTEST_SKIP() << "set FATHOM_WHOLE_DAYS";
-  const Report day = whole_day({}, false);
+  const Report day = run_published({}, false);
   EXPECT_DOUBLE_EQ(value_of(day, "nodes_mean"), 226.75);
   EXPECT_DOUBLE_EQ(value_of(day, "cost_usd"), 87072);
   EXPECT_GE(value_of(day, "decode_tokens_per_s_per_user"), 20);
@@ -182,17 +217,7 @@ TEST(WholeDay, FromTheLoadAlone) {
   EXPECT_EQ(value_of(day, "lost_requests"), 0);
   EXPECT_GE(value_of(day, "prefill_efficiency_saturated"), 0.95);
 
-  // The autoscaler on the same load: fewer node-hours, drain counted on both sides, and nobody worse off.
-  const Report scaled = whole_day({}, true);
-  const auto hours = [](const Report& r) {
-    return value_of(r, "node_hours") + value_of(r, "drain_node_hours");
-  };
-  EXPECT_LT(hours(scaled), hours(day));
-  EXPECT_GT(value_of(scaled, "node_hours"), value_of(scaled, "node_hours_clairvoyant_bound"));
-  EXPECT_GE(value_of(scaled, "decode_tokens_per_s_per_user"),
-            0.99 * value_of(day, "decode_tokens_per_s_per_user"));
-  EXPECT_LE(value_of(scaled, "ttft_s_p99"), 1.05 * value_of(day, "ttft_s_p99"));
-  EXPECT_EQ(value_of(scaled, "lost_requests"), 0);
+  expect_scaled_as_well(run_published({}, true), day);
 }
 
 TEST(WholeDay, OurDecodeBalancerOverFiveSeeds) {
@@ -201,13 +226,13 @@ TEST(WholeDay, OurDecodeBalancerOverFiveSeeds) {
     FleetOptions options;
     options.fraction = 0.05;
     options.seed = seed;
-    const Report plain = whole_day(options, false);
+    const Report plain = run_published(options, false);
     EXPECT_GE(value_of(plain, "prefill_efficiency_saturated"), 0.95) << seed;
     const double capped = value_of(plain, "decode_tokens_per_s_per_user");
     options.decode_policy = DecodePolicy::kFathom;
-    const double ours = value_of(whole_day(options, false), "decode_tokens_per_s_per_user");
+    const double ours = value_of(run_published(options, false), "decode_tokens_per_s_per_user");
     options.perfect_decode_balance = true;
-    const double bound = value_of(whole_day(options, false), "decode_tokens_per_s_per_user");
+    const double bound = value_of(run_published(options, false), "decode_tokens_per_s_per_user");
     EXPECT_GE(ours, capped) << seed;
     EXPECT_GE(bound, ours) << seed;
   }
@@ -421,6 +446,11 @@ TEST(DayFiles, ScheduleIntegralsAreExact) {
   EXPECT_DOUBLE_EQ(day.schedule.decode_units_mean() * 18, 131.25);
   EXPECT_DOUBLE_EQ(day.schedule.prefill_units_mean() * 4, 95.5);
   EXPECT_NEAR(day.published_income_usd, 562027, 50);
+  EXPECT_DOUBLE_EQ(day.schedule.nodes_mean_until(86400), 226.75);
+  EXPECT_DOUBLE_EQ(day.schedule.nodes_mean_until(3 * 86400), 226.75);
+  EXPECT_DOUBLE_EQ(day.schedule.nodes_mean_until(3600), 278);
+  EXPECT_DOUBLE_EQ(day.schedule.nodes_mean_until(13 * 3600), (12 * 278 + 218) / 13.0);
+  EXPECT_DOUBLE_EQ(day.schedule.nodes_mean_until(24.5 * 3600), (5442 + 139) / 24.5);
   EXPECT_EQ(day.schedule.units_at(0), (UnitCounts{9, 29}));
   EXPECT_EQ(day.schedule.units_at(15.5 * 3600), (UnitCounts{2, 8}));
   EXPECT_EQ(day.schedule.units_at((24 + 15.5) * 3600), (UnitCounts{2, 8}));  // every day the same

@@ -47,11 +47,9 @@ OverlapStageTimes prefill_overlap_times(const HardwareProfile& hw, const ModelSh
   times.shared_us = ffn(half.tokens, 1, width * model.shared_experts);
   times.attn0_us = 0;  // prefill's attention is one stage
   times.attn1_us = all_us - times.mlp_us - times.shared_us;
-  const double wire_us = prefill_all_to_all_us(hw, half.tokens);
-  const double dispatch_share = hw.dispatch_bytes / hw.prefill_dispatch_gb_per_s;
-  const double combine_share = hw.combine_bytes / hw.prefill_combine_gb_per_s;
-  times.dispatch_us = wire_us * dispatch_share / (dispatch_share + combine_share);
-  times.combine_us = wire_us - times.dispatch_us;
+  const PrefillWire wire = prefill_all_to_all(hw, model, unit, half.tokens);
+  times.dispatch_us = wire.dispatch_us;
+  times.combine_us = wire.combine_us;
   return times;
 }
 

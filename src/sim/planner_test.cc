@@ -269,6 +269,33 @@ TEST(Planner, DryRunStartsWithWhatTheFirstMinutesNeed) {
   EXPECT_EQ(units_for_the_start(trace, options, 0.0, 10), (sim::UnitCounts{9, 29}));  // the budget's
 }
 
+// A trace of longer prompts than the plan's: no number of units brings the first token in time, which is said
+// once and not scaled for.
+TEST(Planner, DryRunSaysAnObjectiveThatIsOutOfReach) {
+  const PlanInput in = published_layout();
+  const PlanResult plan = *make_plan(in).plan;
+  AutoscaleOptions options = autoscale_options_of(in, plan);
+  EXPECT_LT(options.unit[0].best_slo, options.unit[0].wanted_slo);
+  EXPECT_EQ(options.unit[0].wanted_slo, in.slo_ttft_s);
+  EXPECT_GT(options.unit[1].best_slo, options.unit[1].wanted_slo);
+  EXPECT_EQ(options.unit[1].wanted_slo, in.slo_tokens_per_s_per_user);
+  const Trace trace = steps_of(options, {{3600, 3.4}});
+  const auto told = [&](const AutoscaleReplay& replay) {
+    return std::count_if(replay.lines.begin(), replay.lines.end(), [](const std::string& line) {
+      return line.find(scale_reason_name(ScaleReason::kSloUnreachable)) != std::string::npos;
+    });
+  };
+  const AutoscaleReplay usual = replay_autoscaler(trace, options, 0.0, 1);
+  EXPECT_EQ(told(usual), 0);
+  PlanInput longer = in;
+  longer.input_tokens_mean = 400'000, longer.hit_share = 0;
+  set_objectives(options, longer, plan);
+  EXPECT_GT(options.unit[0].best_slo, options.unit[0].wanted_slo);
+  const AutoscaleReplay chased = replay_autoscaler(trace, options, 0.0, 1);
+  EXPECT_EQ(told(chased), 1) << chased.lines.size();
+  EXPECT_EQ(chased.hours.nodes_max, usual.hours.nodes_max);
+}
+
 // What waits is demand: a crowd that the arrivals' rate no longer tells of still gets its units.
 TEST(Planner, DryRunSeesItsQueue) {
   const PlanInput in = published_layout();

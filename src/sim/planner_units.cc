@@ -276,4 +276,15 @@ double decode_speed_at(const PlanInput& in, const DecodeUnitPlan& unit, double o
   return at_batch(in, unit, requests, spreads).tokens_per_s_per_user;
 }
 
+double best_ttft_s(const PlanInput& in, const PrefillUnitPlan& unit) {
+  const double computed = (1 - in.hit_share) * in.input_tokens_mean;
+  const double pairs = computed * (in.input_tokens_mean - computed / 2);
+  const PrefillUnitShape shape{static_cast<double>(unit.ranks), static_cast<double>(unit.slots),
+                               unit.expert_imbalance, in.hit_share / (1 - in.hit_share), pairs / computed};
+  const LayerCost cost = fit_prefill_cost(in.hw, in.model, shape);
+  const double forward_us =
+      prefill_forward_us(in.hw, in.model, cost, cost.rank_us(computed, pairs), computed);
+  return forward_us / 1e6 + in.hw.kv_handover_ms / 1e3;
+}
+
 }  // namespace fathom::sim

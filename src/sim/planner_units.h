@@ -28,4 +28,7 @@ double prefill_rate_at_most(const PlanInput& input, int nodes, int slots_per_ran
 double decode_speed_at(const PlanInput& input, const DecodeUnitPlan& unit, double output_tokens_per_s,
                        ExpertSpreads& spreads);
 
+// Seconds to the first token of a prompt of the mean length on an idle unit, its cached share at hand.
+double best_ttft_s(const PlanInput& input, const PrefillUnitPlan& unit);
+
 }  // namespace fathom::sim

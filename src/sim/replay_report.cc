@@ -124,16 +124,24 @@ class ReplayFigures {
     add_sum("stale_tokens_dropped", r_.stale_tokens);
   }
 
+  // What the whole trace tells. Speed and waits over it are known to nobody who has not run it.
   void bias() {
     if (setting_.fraction >= 1) return;
-    const auto bias = [&](double part, double whole) {
-      return whole > 0 ? 100 * (part / setting_.share / whole - 1) : 0;
+    const auto of_whole = [&](const char* name, double here, double whole, std::string note) {
+      if (whole > 0) add(name, 100 * (here / whole - 1), std::move(note), Origin::kInput);
     };
-    add("bias_requests_percent",
-        bias(static_cast<double>(r_.requests), static_cast<double>(setting_.whole_requests)),
-        "this run's requests, scaled, against the whole trace's", Origin::kInput);
-    add("bias_output_tokens_percent",
-        bias(static_cast<double>(r_.output_tokens), setting_.whole_output_tokens));
+    const auto of_sum = [&](const char* name, int64_t part, double whole, const char* what) {
+      of_whole(name, static_cast<double>(part) / setting_.share, whole,
+               fmt::format("this run's {}, scaled, against the whole trace's", what));
+    };
+    of_sum("bias_requests_percent", r_.requests, static_cast<double>(setting_.whole_requests), "requests");
+    of_sum("bias_input_tokens_percent", r_.input_tokens, setting_.whole_input_tokens, "input tokens");
+    of_sum("bias_output_tokens_percent", r_.output_tokens, setting_.whole_output_tokens, "output tokens");
+    of_whole("bias_hit_share_bound_percent", stats_.hit_share_bound, setting_.whole_hit_share_bound,
+             "prompts that this run leaves out would have been found by later ones");
+    of_whole("bias_nodes_percent", ratio(r_.node_seconds, r_.last_arrival_s), setting_.whole_nodes_mean,
+             "mean nodes of the simulated parts against the whole trace's");
+    report_.facts.emplace_back(kBiasNotEstimated, "speed, waits, hits and balance of the whole trace");
   }
 
   const HardwareProfile& hw_;

@@ -19,7 +19,9 @@ struct ReplaySetting {
   double fraction = 1;         // of each hour
   double share = 1;            // of the trace's time, with it; sums are scaled by 1/share
   int64_t whole_requests = 0;  // of the whole trace
-  double whole_output_tokens = 0;
+  double whole_input_tokens = 0, whole_output_tokens = 0;
+  double whole_hit_share_bound = 0;
+  double whole_nodes_mean = 0;  // what the scaling would hold over the whole trace; 0: nobody can tell
   std::string scale = "none";
   int budget_nodes = 0;                // with autoscale
   std::vector<std::string> scale_log;  // of the first run

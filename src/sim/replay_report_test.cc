@@ -151,6 +151,40 @@ TEST(Replay, AScaledOneSaysWhatItFreedAndWhen) {
   EXPECT_EQ(units->text, "from,nodes,decode_units,prefill_units\n00:00,8,2,2\n00:00,4,1,1\n00:00,8,2,2\n");
 }
 
+// A part of each hour against what the whole trace tells; what it does not tell is named.
+TEST(Replay, AFractionSaysItsBias) {
+  const Trace whole = small_load(6);
+  const Trace part = first_part_of_each_hour(whole, 0.5, 4).value();  // hours of four seconds
+  const ReplayRun run = run_of(part, small_fleet());
+  ReplaySetting setting;
+  setting.fraction = 0.5;
+  setting.share = 0.55;
+  setting.whole_requests = static_cast<int64_t>(whole.requests.size());
+  for (const TraceRequest& r : whole.requests) {
+    setting.whole_input_tokens += r.input_tokens;
+    setting.whole_output_tokens += r.output_tokens;
+  }
+  setting.whole_hit_share_bound = trace_stats(whole).hit_share_bound;
+  setting.whole_nodes_mean = 10;
+  const Report report = replay_report(test_profile("h800"), {}, part, {run}, setting);
+  int64_t input = 0, output = 0;
+  for (const TraceRequest& r : part.requests) input += r.input_tokens, output += r.output_tokens;
+  ASSERT_EQ(run.result.finished, run.result.requests);
+  EXPECT_NEAR(value(report, "bias_input_tokens_percent"),
+              100 * (static_cast<double>(input) / 0.55 / setting.whole_input_tokens - 1), 1e-9);
+  EXPECT_NEAR(value(report, "bias_output_tokens_percent"),
+              100 * (static_cast<double>(output) / 0.55 / setting.whole_output_tokens - 1), 1e-9);
+  EXPECT_LT(value(report, "bias_hit_share_bound_percent"), 0);  // conversations lose their beginnings
+  EXPECT_NEAR(value(report, "bias_nodes_percent"), -20, 1e-9);
+  EXPECT_EQ(report.facts.back(),
+            (std::pair<std::string, std::string>{kBiasNotEstimated,
+                                                 "speed, waits, hits and balance of the whole trace"}));
+  setting.fraction = setting.share = 1;
+  const Report all = replay_report(test_profile("h800"), {}, part, {run}, setting);
+  EXPECT_EQ(all.find("bias_input_tokens_percent"), nullptr);
+  EXPECT_NE(all.facts.back().first, kBiasNotEstimated);
+}
+
 TEST(Replay, PoliciesAndSeedsHaveChartsOfTheirOwn) {
   const Trace trace = small_load(3);
   std::vector<ReplayRun> runs;
@@ -201,7 +235,7 @@ TEST(Replay, SameSeedSameBytes) {
   const std::string first = bytes(1);
   EXPECT_EQ(first, bytes(1));
   EXPECT_NE(first, bytes(2));
-  EXPECT_EQ(fmt::format("{:016x}", hash_bytes(first)), "ded2722fb99e3f92");
+  EXPECT_EQ(fmt::format("{:016x}", hash_bytes(first)), "8c7e46c4d5956c7d");
 }
 
 // Prompt tokens of whole 64-token blocks that some earlier prompt had at the same place, but never a prompt's

@@ -81,6 +81,9 @@ struct Report {
   const Figure* find(std::string_view name) const;
 };
 
+// The fact that names what a fraction's run does not tell of the whole.
+inline constexpr const char* kBiasNotEstimated = "bias_not_estimated";
+
 // One flat object: the facts as strings, the figures as numbers.
 std::string summary_json(const Report& report);
 // What summary_json wrote, read again. Errors name file, line and field.

@@ -229,6 +229,12 @@ def fit(tmp_path, text):
 def test_metrics_that_are_whole_are_fitted(tmp_path):
     done, _ = fit(tmp_path, METRICS)
     assert done.returncode == 0 and "fitted   decode_phi" in done.stdout
+    # What is printed as a profile is the fitted one: a plan on it is this plan.
+    (tmp_path / "mine.toml").write_text(re.search(r'^base = .*?\n\n', done.stdout, re.M | re.S).group(0))
+    own = fathom("plan", *(tmp_path / "mine.toml" if arg == "profiles/cpu-2core.toml" else arg for arg in ONE_SERVER))
+    assert own.returncode == 0 and done.stdout.endswith(own.stdout), own.stdout + own.stderr
+    shown = re.search(r"fitted   decode_phi ([\d.]+)", done.stdout)[1]
+    assert f"{float(re.search(r'^decode_phi = (.*)$', done.stdout, re.M)[1]):.4f}" == shown
     # A label may hold what looks like the end of the labels, other metrics may hold anything.
     odd = METRICS.replace('model="m"', 'model="a} 5 \\" b{"') + 'go_info{v="} x"} NaN\nfathom_queue_depth -1\n'
     assert fit(tmp_path, odd)[0].stdout == done.stdout
@@ -407,6 +413,13 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "d/report.html").read_text()
     assert "<td>seed</td><td>1</td><td>7</td><td>set differently</td>" in page
+    # The same on the terminal, also without a report.
+    alone = fathom("simulate", "published-day", "--fraction", "0.002", "--compare", tmp_path / "a")
+    assert alone.returncode == 0, alone.stderr
+    table = alone.stdout.split(f"Two runs side by side: this run and {tmp_path / 'a'}\n")[1]
+    assert table in done.stdout
+    assert re.search(r"^seed +1 +7   set differently$", table, re.M), table
+    assert re.search(r"^decode_tokens_per_s_per_user +[\d.]+ +[\d.]+   [+-][\d.]+ %$", table, re.M), table
     done = fathom("simulate", "synthetic", "--seconds", "1", "--compare", tmp_path / "a")
     assert done.returncode == 2 and "trace: missing, so not of a replay" in done.stderr, done.stderr
 

@@ -75,6 +75,31 @@ def test_a_fraction_prints_its_bias(policies):
     assert abs(summary["bias_requests_percent"]) < 2
 
 
+def test_a_part_of_each_hour_runs_its_schedule(tmp_path):
+    """Of three hours the first twentieth each: units are those of the clock, and the whole schedule is what nodes are
+    biased against."""
+    (tmp_path / "fleet.toml").write_text(SMALL_FLEET)
+    (tmp_path / "schedule.csv").write_text("00:00,30,2,3\n01:00,13,1,1\n02:00,17,1,2\n02:01,30,2,3\n")
+    load = ["simulate", "synthetic", "--seconds", 10800, "--requests-per-s", 0.5, "--fleet", tmp_path / "fleet.toml",
+            "--fraction", 0.05]
+    clock, _ = run(tmp_path / "a", *load, "--scale", "schedule", "--schedule", tmp_path / "schedule.csv")
+    assert [(r["from"], r["nodes"]) for r in rows(tmp_path / "a/units.csv")] == [
+        ("00:00", "30"), ("01:00", "13"), ("02:00", "17"), ("02:01", "30")]
+    here, whole = (30 + 13 + (17 + 2 * 30) / 3) / 3, (30 + 13 + (17 + 59 * 30) / 60) / 3
+    assert abs(clock["bias_nodes_percent"] - 100 * (here / whole - 1)) < 0.5
+    assert clock["bias_input_tokens_percent"] < -10  # conversations grow over the hours
+    assert clock["bias_not_estimated"].startswith("speed")
+    plain = fathom(*load)
+    assert re.search(r"^bias_not_estimated +speed, waits, hits and balance of the whole trace$", plain.stdout, re.M)
+    assert re.search(r"^bias_nodes_percent +0\.000$", plain.stdout, re.M), plain.stdout
+
+
+def test_beside_faults_the_missing_bias_is_named():
+    done = fathom(*TINY, "--fault", "unit-loss@13:00,for=3")
+    assert done.returncode == 0, done.stderr
+    assert "not estimated beside faults" in done.stdout and "bias_decode_tokens" not in done.stdout
+
+
 def test_the_price_reaches_every_output(tmp_path):
     day, _ = run(tmp_path / "day", *TINY, "--price", 3)
     assert day["cost_usd"] == 87072 * 1.5 and day["price_usd_per_gpu_hour"] == "3"
