@@ -116,12 +116,11 @@ TEST(ExpertRebalancer, WaitsForEnoughTokens) {
 TEST(ExpertRebalancer, ADeterministicGroupsLogitsStayTheSame) {
   const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kF32, 4);
   const testing::TestSequence s = testing::test_sequence({7, 8, 9, 10, 7, 7, 3}, 0, 64);
-  const auto logits_of = [&](int num_ranks, int redundant, int64_t* replaced) {
+  const auto logits_of = [&](Phase phase, int num_ranks, int redundant, int64_t* replaced) {
     KvStorage storage(testing::kv_layout(*model), 4);
-    auto group =
-        ForwardGroup::create(*model, storage,
-                             {.num_ranks = num_ranks, .redundant_experts = redundant, .deterministic = true})
-            .value();
+    ForwardOptions options{.phase = phase, .num_ranks = num_ranks, .redundant_experts = redundant};
+    options.deterministic = true;
+    auto group = ForwardGroup::create(*model, storage, options).value();
     ExpertRebalancer rebalancer(group->placement(), {.window_tokens_per_expert = 1, .gain_min = 0.01});
     std::vector<float> all;
     for (int step = 0; step < 12; ++step) {
@@ -135,9 +134,11 @@ TEST(ExpertRebalancer, ADeterministicGroupsLogitsStayTheSame) {
     if (replaced != nullptr) *replaced = rebalancer.num_replaced();
     return all;
   };
-  int64_t replaced = 0;
-  EXPECT_EQ(logits_of(3, 3, &replaced), logits_of(1, 0, nullptr));
-  EXPECT_GT(replaced, 0);
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    int64_t replaced = 0;
+    EXPECT_EQ(logits_of(phase, 3, 3, &replaced), logits_of(phase, 1, 0, nullptr));
+    EXPECT_GT(replaced, 0);
+  }
 }
 
 }  // namespace

@@ -184,6 +184,19 @@ def test_a_dry_run_has_a_queue_and_starts_with_what_the_trace_needs():
                          done.stdout, re.M), done.stdout
 
 
+def test_a_dry_run_says_once_that_an_objective_is_out_of_reach(tmp_path):
+    """Prompts of the trace are longer than any idle unit computes in time."""
+    trace = tmp_path / "long.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                     + "".join(f"2023-11-16 18:{s // 60:02}:{s % 60:02}.0,120000,100\n" for s in range(600)))
+    def lines(ttft):
+        done = fathom("plan", "--requests-per-day", "5e6", "--replay", trace, "--hit-share", "0.1", "--ttft", ttft)
+        assert done.returncode == 0, done.stderr
+        return re.findall(r"^(\S+)  decode .*prefill \d+ -> \d+ \(slo unreachable,", done.stdout, re.M)
+    assert lines("4") == ["00:01:00"]
+    assert lines("600") == []
+
+
 def test_the_store_is_read_and_takes_its_time(tmp_path):
     (tmp_path / "fleet.toml").write_text(SMALL_FLEET.replace("ranks = 32", "ranks = 32\nblocks_per_rank = 60"))
     load = ["simulate", "synthetic", "--seconds", 60, "--requests-per-s", 20, "--fleet", tmp_path / "fleet.toml",
