@@ -171,10 +171,11 @@ void FleetSim::lose_prefill(int u, int64_t now) {
 }
 
 int64_t FleetSim::next_scale_after(int64_t now) const {
-  // Each window's start: the units of the hour before are not this one's.
+  // Each window's start: after a gap the units of the hour before are not this one's.
   int64_t next = (now / clock_.window_ns() + 1) * clock_.window_ns();
   if (options_.scale) {
-    return std::min(next, now + static_cast<int64_t>(options_.scale_interval_s * kNsPerSecond));
+    const int64_t at = now + static_cast<int64_t>(options_.scale_interval_s * kNsPerSecond);
+    return options_.fraction < 1 ? std::min(next, at) : at;
   }
   // The schedule's changes inside simulated windows.
   for (const DaySchedule::Change& change : day_.schedule.changes()) {

@@ -64,7 +64,7 @@ def invariants(header):
     return re.findall(r"^//(?: \* |   )([a-z][a-z0-9_]*)(?::|  +\S|$)", listed[1], re.M) if listed else []
 
 
-@pytest.mark.parametrize("folder", ["balance", "ep"])
+@pytest.mark.parametrize("folder", ["balance", "engine", "ep"])
 def test_every_named_invariant_is_checked_under_its_name(folder):
     """In a message or the name of a test of the same folder, so that a failure says which rule broke."""
     said, headers = set(), {p: invariants(p) for p in SRC.glob(f"{folder}/*.h") if "nvariants, by name" in p.read_text()}
