@@ -187,6 +187,7 @@ Status EngineCore::run_timed(StepKind kind, std::span<StepShare> shares) {
   stats_.failing = prefill_failing_ || decode_failing_;
   stats_.failed_steps += !status.ok() && status.code() != StatusCode::kCancelled ? 1 : 0;
   if (!status.ok()) return status;
+  stats_.expert_layers_placed = parts_.prefill->layers_placed() + parts_.decode->layers_placed();
 
   int64_t num_tokens = 0;
   for (const StepShare& share : shares) {

@@ -31,6 +31,8 @@ class Executor {
   virtual TimePoint last_progress() const { return {}; }
   // What the last step sent between ranks.
   virtual ExchangeStats last_exchange() const { return {}; }
+  // MoE layers whose expert copies were placed anew so far.
+  virtual int64_t layers_placed() const { return 0; }
 };
 
 // What an engine is built on.

@@ -29,6 +29,7 @@ class ForwardExecutor final : public Executor {
   void request_stop() override { group_->request_stop(); }
   TimePoint last_progress() const override { return group_->last_progress(); }
   ExchangeStats last_exchange() const override { return group_->last_stats().exchange; }
+  int64_t layers_placed() const override { return rebalancer_ ? rebalancer_->num_replaced() : 0; }
 
  private:
   const std::unique_ptr<ForwardGroup> group_;

@@ -54,7 +54,8 @@ struct EngineStats {
   int64_t handovers_expired = 0;
   ExchangeStats prefill_exchange;  // dispatched and combined between ranks
   ExchangeStats decode_exchange;
-  double prefill_seconds = 0;  // spent in prefill steps
+  int64_t expert_layers_placed = 0;  // MoE layers whose expert copies were placed anew, in both engines
+  double prefill_seconds = 0;        // spent in prefill steps
   double decode_seconds = 0;
   LatencyHistogram ttft;        // submit to first token
   LatencyHistogram itl;         // gap between two tokens of one request

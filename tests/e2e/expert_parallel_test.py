@@ -3,6 +3,7 @@ DeepSeek's own degrees on a tiny model with 256 experts."""
 import concurrent.futures
 import os
 import pathlib
+import re
 import time
 
 import pytest
@@ -52,6 +53,20 @@ def test_fp8_dispatch_is_served_and_says_so(one_rank):
     """It rounds what travels to the experts, so tokens may differ; the sums may not."""
     got, _ = answers("--dispatch", "fp8", "--prefill-ep", "4", "--decode-ep", "8", "--redundant-experts", "8")
     assert "933" in got[0][1] and "408" in got[1][1]
+
+
+def test_copies_of_experts_go_where_tokens_ask_for_them():
+    server = Server("--prefill-ep", "4", "--redundant-experts", "8", "--prefill-chunk", "256")
+    try:
+        def placed():
+            return int(re.search(r"^fathom_expert_layers_placed_total\S* (\d+)$", server.get("/metrics").text, re.M)[1])
+        assert placed() == 0
+        for i in range(3):
+            body = {"prompt": f"{i}. " + "one and two are three; " * 60, "max_tokens": 2}
+            assert server.post("/v1/completions", body).status == 200
+        assert placed() > 0
+    finally:
+        assert server.stop() == 0
 
 
 @pytest.mark.parametrize("args,words", [

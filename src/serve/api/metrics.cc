@@ -113,6 +113,8 @@ void add_engine_families(EngineFamilies& out, const EngineStats& s) {
     count("remote_combine_bytes_total", "Of the combined bytes, those that left their rank",
           e.remote_combine_bytes);
   }
+  out.counter("fathom_expert_layers_placed_total", "MoE layers whose expert copies were placed anew",
+              s.expert_layers_placed);
   out.histogram("fathom_time_to_first_token_seconds", "Submission to first token", s.ttft);
   out.histogram("fathom_token_gap_seconds", "Gap between two tokens of one request", s.itl);
   out.histogram("fathom_queue_wait_seconds", "Submission to first prefill step", s.queue_wait);
