@@ -3,12 +3,14 @@
 
 mod chat_template;
 mod guard;
+mod pieces;
 mod python_value;
 mod strftime;
 mod tiktoken;
 mod tokenizer;
 
 use chat_template::TemplateCore;
+use ffi::EncodeCheck;
 use guard::guarded;
 use tokenizer::TokenizerCore;
 
@@ -28,18 +30,29 @@ mod ffi {
         content: String,
     }
 
+    unsafe extern "C++" {
+        include!("fathom_bridge/include/encode_check.h");
+        type EncodeCheck;
+        fn may_go_on(self: &EncodeCheck, num_tokens: usize) -> bool;
+    }
+
     extern "Rust" {
         type TokenizerCore;
         /// `json` is the whole of tokenizer.json. Only byte-level BPE is accepted.
         fn tokenizer_load(json: &[u8]) -> Result<Box<TokenizerCore>>;
         /// `model` is the whole of tiktoken.model, `config` that of tokenizer_config.json or empty.
         fn tokenizer_load_tiktoken(model: &[u8], config: &[u8]) -> Result<Box<TokenizerCore>>;
-        /// Ids of `text` with no added token ever recognised.
-        fn encode_plain(self: &TokenizerCore, text: &[u8]) -> Result<Vec<u32>>;
+        /// Ids of `text` with no added token ever recognised. As in the two others, an error when `check` says so.
+        fn encode_plain(self: &TokenizerCore, text: &[u8], check: &EncodeCheck) -> Result<Vec<u32>>;
         /// Ids of `text` with every added token recognised.
-        fn encode_trusted(self: &TokenizerCore, text: &[u8]) -> Result<Vec<u32>>;
+        fn encode_trusted(self: &TokenizerCore, text: &[u8], check: &EncodeCheck) -> Result<Vec<u32>>;
         /// As `encode_trusted`, then `sentinel` is taken out of everything between added tokens.
-        fn encode_marked(self: &TokenizerCore, text: &[u8], sentinel: &[u8]) -> Result<Vec<u32>>;
+        fn encode_marked(
+            self: &TokenizerCore,
+            text: &[u8],
+            sentinel: &[u8],
+            check: &EncodeCheck,
+        ) -> Result<Vec<u32>>;
         /// The ids that the file's own post-processor puts around an empty text.
         fn encode_empty(self: &TokenizerCore) -> Result<Vec<u32>>;
         fn token_table(self: &TokenizerCore) -> Result<TokenTable>;
@@ -62,15 +75,15 @@ fn tokenizer_load_tiktoken(model: &[u8], config: &[u8]) -> Result<Box<TokenizerC
 }
 
 impl TokenizerCore {
-    fn encode_plain(&self, text: &[u8]) -> Result<Vec<u32>, String> {
-        guarded(|| self.plain_ids(&String::from_utf8_lossy(text)))
+    fn encode_plain(&self, text: &[u8], check: &EncodeCheck) -> Result<Vec<u32>, String> {
+        guarded(|| self.plain_ids(&String::from_utf8_lossy(text), check))
     }
-    fn encode_trusted(&self, text: &[u8]) -> Result<Vec<u32>, String> {
-        guarded(|| self.trusted_ids(&String::from_utf8_lossy(text)))
+    fn encode_trusted(&self, text: &[u8], check: &EncodeCheck) -> Result<Vec<u32>, String> {
+        guarded(|| self.trusted_ids(&String::from_utf8_lossy(text), check))
     }
-    fn encode_marked(&self, text: &[u8], sentinel: &[u8]) -> Result<Vec<u32>, String> {
+    fn encode_marked(&self, text: &[u8], sentinel: &[u8], check: &EncodeCheck) -> Result<Vec<u32>, String> {
         let (text, sentinel) = (String::from_utf8_lossy(text), String::from_utf8_lossy(sentinel));
-        guarded(|| self.marked_ids(&text, &sentinel))
+        guarded(|| self.marked_ids(&text, &sentinel, check))
     }
     fn encode_empty(&self) -> Result<Vec<u32>, String> {
         guarded(|| self.frame_ids())

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 
 use tokenizers::models::ModelWrapper;
 use tokenizers::tokenizer::{OffsetReferential, PreTokenizedString};
-use tokenizers::{DecoderWrapper, Model, Normalizer, OffsetType, PreTokenizer, Tokenizer, TokenizerImpl};
+use tokenizers::{
+    DecoderWrapper, Model, NormalizedString, Normalizer, OffsetType, PreTokenizer, Tokenizer, TokenizerImpl,
+};
 
-use crate::ffi::{AddedTokenText, TokenTable};
+use crate::ffi::{AddedTokenText, EncodeCheck, TokenTable};
+use crate::pieces::{stages, Pieces};
 use crate::tiktoken;
 
 /// Ids above this are refused: the decode table is dense.
@@ -49,42 +52,42 @@ impl TokenizerCore {
 
     /// Normaliser, pre-tokeniser and BPE alone. The added vocabulary is never consulted, so nothing that a
     /// user writes can become one of its tokens.
-    pub fn plain_ids(&self, text: &str) -> Result<Vec<u32>, String> {
-        let mut pieces: PreTokenizedString = text.into();
-        if let Some(normalizer) = self.inner.get_normalizer() {
-            pieces.normalize(|piece| normalizer.normalize(piece)).map_err(|e| e.to_string())?;
-        }
-        let mut ids = self.finish(pieces)?;
-        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
-        if ids.iter().any(|id| added.contains_key(id)) {
-            ids = ids.into_iter().flat_map(|id| self.spell(id)).collect();
-        }
-        Ok(ids)
+    pub fn plain_ids(&self, text: &str, check: &EncodeCheck) -> Result<Vec<u32>, String> {
+        let mut pieces = self.pieces(check);
+        self.append_plain(text, &mut pieces)?;
+        Ok(pieces.ids)
     }
 
-    pub fn trusted_ids(&self, text: &str) -> Result<Vec<u32>, String> {
-        self.finish(self.split_at_added(text))
+    pub fn trusted_ids(&self, text: &str, check: &EncodeCheck) -> Result<Vec<u32>, String> {
+        let parts = self.split_at_added(text);
+        let Some(stages) = stages(&self.inner) else {
+            return self.finish(parts);
+        };
+        let mut pieces = self.pieces(check);
+        for (part, _, tokens) in parts.get_splits(OffsetReferential::Normalized, OffsetType::None) {
+            match tokens {
+                Some(tokens) => pieces.ids.extend(tokens.iter().map(|token| token.id)),
+                None => pieces.encode(stages, part)?,
+            }
+        }
+        Ok(pieces.ids)
     }
 
-    pub fn marked_ids(&self, text: &str, sentinel: &str) -> Result<Vec<u32>, String> {
-        let pieces = self.split_at_added(text);
-        let mut ids = Vec::new();
+    pub fn marked_ids(&self, text: &str, sentinel: &str, check: &EncodeCheck) -> Result<Vec<u32>, String> {
+        let parts = self.split_at_added(text);
+        let mut pieces = self.pieces(check);
         let mut plain = String::new();
-        for (_, (begin, end), tokens) in pieces.get_splits(OffsetReferential::Original, OffsetType::Byte) {
+        for (_, (begin, end), tokens) in parts.get_splits(OffsetReferential::Original, OffsetType::Byte) {
             if let Some(tokens) = tokens {
-                if !plain.is_empty() {
-                    ids.extend(self.plain_ids(&plain)?);
-                    plain.clear();
-                }
-                ids.extend(tokens.iter().map(|token| token.id));
+                self.append_plain(&plain, &mut pieces)?;
+                plain.clear();
+                pieces.ids.extend(tokens.iter().map(|token| token.id));
             } else {
                 plain.push_str(&text[begin..end].replace(sentinel, ""));
             }
         }
-        if !plain.is_empty() {
-            ids.extend(self.plain_ids(&plain)?);
-        }
-        Ok(ids)
+        self.append_plain(&plain, &mut pieces)?;
+        Ok(pieces.ids)
     }
 
     pub fn frame_ids(&self) -> Result<Vec<u32>, String> {
@@ -151,11 +154,33 @@ impl TokenizerCore {
         }
     }
 
+    fn pieces<'a>(&'a self, check: &'a EncodeCheck) -> Pieces<'a> {
+        Pieces::new(&self.inner, &self.char_of_byte, check)
+    }
+
+    fn append_plain(&self, text: &str, pieces: &mut Pieces) -> Result<(), String> {
+        let begin = pieces.ids.len();
+        let mut normal: NormalizedString = text.into();
+        if let Some(normalizer) = self.inner.get_normalizer() {
+            normalizer.normalize(&mut normal).map_err(|e| e.to_string())?;
+        }
+        match stages(&self.inner) {
+            Some(stages) => pieces.encode(stages, normal.get())?,
+            None => pieces.ids.extend(self.finish(normal.into())?),
+        }
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        if pieces.ids[begin..].iter().any(|id| added.contains_key(id)) {
+            let formed = pieces.ids.split_off(begin);
+            pieces.ids.extend(formed.into_iter().flat_map(|id| self.spell(id)));
+        }
+        Ok(())
+    }
+
     fn split_at_added(&self, text: &str) -> PreTokenizedString {
         self.inner.get_added_vocabulary().extract_and_normalize(self.inner.get_normalizer(), text)
     }
 
-    /// Pre-tokenises and encodes every piece that has no token yet, and lists all ids.
+    /// Pre-tokenises and encodes every piece that has no token yet as a whole, and lists all ids.
     fn finish(&self, mut pieces: PreTokenizedString) -> Result<Vec<u32>, String> {
         let tokenizer: &TokenizerImpl<_, _, _, _, _> = &self.inner;
         if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {

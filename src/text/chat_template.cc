@@ -241,8 +241,8 @@ struct ChatTemplate::Impl {
   }
   Result<std::string> choose_sentinel(const Json& context) const;
   // Renders `context`, marked already, and encodes the result. The text still holds the sentinels.
-  Result<RenderedPrompt> render(Json context, std::string_view sentinel,
-                                const ChatTemplateOptions& options) const;
+  Result<RenderedPrompt> render(Json context, std::string_view sentinel, const ChatTemplateOptions& options,
+                                const EncodeCheck& check) const;
   std::vector<int32_t> added_only(std::vector<int32_t> ids) const {
     std::erase_if(ids, [&](int32_t id) { return !tokenizer.is_added(id); });
     return ids;
@@ -261,7 +261,8 @@ Result<std::string> ChatTemplate::Impl::choose_sentinel(const Json& context) con
 }
 
 Result<RenderedPrompt> ChatTemplate::Impl::render(Json context, std::string_view sentinel,
-                                                  const ChatTemplateOptions& options) const {
+                                                  const ChatTemplateOptions& options,
+                                                  const EncodeCheck& check) const {
   for (const auto& [name, content] : tokenizer.named_tokens()) context[name] = content;
   RenderedPrompt prompt;
   try {
@@ -272,7 +273,7 @@ Result<RenderedPrompt> ChatTemplate::Impl::render(Json context, std::string_view
   } catch (const rust::Error& error) {
     return invalid_argument("chat template: {}", error.what());
   }
-  ASSIGN_OR_RETURN(prompt.ids, tokenizer.encode_marked(prompt.text, sentinel));
+  ASSIGN_OR_RETURN(prompt.ids, tokenizer.encode_marked(prompt.text, sentinel, check));
   return prompt;
 }
 
@@ -293,19 +294,20 @@ Result<ChatTemplate> ChatTemplate::load(const TextAssets& assets, const Tokenize
 }
 
 Result<RenderedPrompt> ChatTemplate::render(const std::vector<ChatMessage>& messages,
-                                            const ChatTemplateOptions& options) const {
+                                            const ChatTemplateOptions& options,
+                                            const EncodeCheck& check) const {
   ASSIGN_OR_RETURN(const Json context, make_context(messages, options, impl_->source_has("developer")));
   ASSIGN_OR_RETURN(const std::string sentinel, impl_->choose_sentinel(context));
   Json marked = context;
   ContextMarker(impl_->marker, sentinel, /*also_ends=*/false).mark_context(marked);
-  ASSIGN_OR_RETURN(RenderedPrompt prompt, impl_->render(marked, sentinel, options));
+  ASSIGN_OR_RETURN(RenderedPrompt prompt, impl_->render(marked, sentinel, options, check));
 
   // Marks at the ends of texts ("> quote", "a <") may mislead a template that inspects them, so they are used
   // only where they matter: where a text and its neighbours have formed an added token.
   Json marked_ends = context;
   ContextMarker(impl_->marker, sentinel, /*also_ends=*/true).mark_context(marked_ends);
   if (marked_ends != marked) {
-    ASSIGN_OR_RETURN(RenderedPrompt safe, impl_->render(std::move(marked_ends), sentinel, options));
+    ASSIGN_OR_RETURN(RenderedPrompt safe, impl_->render(std::move(marked_ends), sentinel, options, check));
     if (impl_->added_only(safe.ids) != impl_->added_only(prompt.ids)) prompt = std::move(safe);
   }
   prompt.starts_in_reasoning = options.add_generation_prompt && ends_in_open_think(prompt.text);

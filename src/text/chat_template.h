@@ -58,8 +58,9 @@ class ChatTemplate {
   // In user, system, tool and developer messages, tools and tool calls, every added token of the tokenizer is
   // plain text. An assistant message may hold <think> and </think>, since templates cut reasoning off at
   // them.
-  Result<RenderedPrompt> render(const std::vector<ChatMessage>& messages,
-                                const ChatTemplateOptions& options) const;
+  // `check` is asked while the prompt's tokens are made (tokenizer.h).
+  Result<RenderedPrompt> render(const std::vector<ChatMessage>& messages, const ChatTemplateOptions& options,
+                                const EncodeCheck& check = {}) const;
 
   // Renders a few plain conversations. Some mistakes, an unknown filter for one, show only then, and a start
   // is a better time for them than every request. kInvalidArgument when the simplest one fails or renders

@@ -23,15 +23,31 @@ rust::Slice<const uint8_t> as_slice(std::string_view text) {
 
 std::vector<int32_t> as_ids(const rust::Vec<uint32_t>& ids) { return {ids.begin(), ids.end()}; }
 
+class BridgedCheck final : public bridge::EncodeCheck {
+ public:
+  explicit BridgedCheck(const fathom::EncodeCheck& check) : check_(check) {}
+  bool may_go_on(size_t num_tokens) const noexcept override {
+    if (check_) status_ = check_(num_tokens);
+    return status_.ok();
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  const fathom::EncodeCheck& check_;
+  mutable Status status_;
+};
+
 // The one place where an error of the bridge, which arrives as an exception, becomes a Status.
 template <typename Call>
-Result<std::vector<int32_t>> encode_by(std::string_view text, Call call) {
+Result<std::vector<int32_t>> encode_by(std::string_view text, const EncodeCheck& check, Call call) {
   if (text.size() > kEncodeBytesMax) {
     return invalid_argument("text of {} bytes; the limit is {}", text.size(), kEncodeBytesMax);
   }
+  const BridgedCheck bridged(check);
   try {
-    return as_ids(call());
+    return as_ids(call(bridged));
   } catch (const rust::Error& error) {
+    if (!bridged.status().ok()) return bridged.status();
     return make_status(StatusCode::kInternal, "tokenizer: {}", error.what());
   }
 }
@@ -96,7 +112,7 @@ struct Tokenizer::Impl {
   // A special token that is no added token may still be one whole entry of the vocabulary.
   std::optional<int32_t> id_of(const std::string& content) const {
     if (const auto it = added_ids.find(content); it != added_ids.end()) return it->second;
-    const auto ids = core->encode_trusted(as_slice(content));
+    const auto ids = core->encode_trusted(as_slice(content), BridgedCheck({}));
     if (ids.size() == 1) return static_cast<int32_t>(ids[0]);
     return std::nullopt;
   }
@@ -146,17 +162,24 @@ Result<Tokenizer> Tokenizer::load_folder(const std::string& folder) {
   return load(assets);
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text) const {
-  return encode_by(text, [&] { return impl_->core->encode_plain(as_slice(text)); });
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const EncodeCheck& check) const {
+  return encode_by(text, check, [&](const bridge::EncodeCheck& bridged) {
+    return impl_->core->encode_plain(as_slice(text), bridged);
+  });
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode_with_special(std::string_view text) const {
-  return encode_by(text, [&] { return impl_->core->encode_trusted(as_slice(text)); });
+Result<std::vector<int32_t>> Tokenizer::encode_with_special(std::string_view text,
+                                                            const EncodeCheck& check) const {
+  return encode_by(text, check, [&](const bridge::EncodeCheck& bridged) {
+    return impl_->core->encode_trusted(as_slice(text), bridged);
+  });
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode_marked(std::string_view text,
-                                                      std::string_view sentinel) const {
-  return encode_by(text, [&] { return impl_->core->encode_marked(as_slice(text), as_slice(sentinel)); });
+Result<std::vector<int32_t>> Tokenizer::encode_marked(std::string_view text, std::string_view sentinel,
+                                                      const EncodeCheck& check) const {
+  return encode_by(text, check, [&](const bridge::EncodeCheck& bridged) {
+    return impl_->core->encode_marked(as_slice(text), as_slice(sentinel), bridged);
+  });
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,8 +18,13 @@
 
 namespace fathom {
 
-// A longer text is refused (kInvalidArgument); encoding takes about 50 times its size in working memory.
+// A longer text is refused (kInvalidArgument).
 inline constexpr size_t kEncodeBytesMax = size_t{64} << 20;
+
+// Asked now and then while a text is encoded, with the tokens so far; a Status that is not ok ends the
+// encoding, which returns it. Not asked within one word, nor at all where a pre-tokenizer needs the whole
+// text (Metaspace), nor for a few kilobytes.
+using EncodeCheck = std::function<Status(size_t num_tokens)>;
 
 // Copies share one immutable tokenizer. Every const call may run on many threads at once.
 class Tokenizer {
@@ -31,12 +37,14 @@ class Tokenizer {
   //
   // Text of a user: added tokens ("<｜User｜>", "<think>", ...) are never recognised, they become plain
   // pieces.
-  Result<std::vector<int32_t>> encode(std::string_view text) const;
+  Result<std::vector<int32_t>> encode(std::string_view text, const EncodeCheck& check = {}) const;
   // Text that is trusted as a whole: every added token is recognised, as in Hugging Face's encode().
-  Result<std::vector<int32_t>> encode_with_special(std::string_view text) const;
+  Result<std::vector<int32_t>> encode_with_special(std::string_view text,
+                                                   const EncodeCheck& check = {}) const;
   // A prompt whose user parts were broken up by `sentinel` (marked_text.h): added tokens are recognised where
   // they are whole; then every sentinel is removed and what lies between is encoded as user text.
-  Result<std::vector<int32_t>> encode_marked(std::string_view text, std::string_view sentinel) const;
+  Result<std::vector<int32_t>> encode_marked(std::string_view text, std::string_view sentinel,
+                                             const EncodeCheck& check = {}) const;
 
   // The text of `ids`, invalid bytes replaced. Unknown ids are dropped. detokenizer.h does this in pieces.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;

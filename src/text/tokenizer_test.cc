@@ -161,6 +161,97 @@ TEST(Detokenizer, the_pieces_of_any_ids_make_the_decoded_text) {
   }));
 }
 
+// The small tokenizer with another pre-tokenizer.
+Result<Tokenizer> with_pre_tokenizer(const Json& pre_tokenizer) {
+  Json json = json_fixture("tokenizer/small/tokenizer.json");
+  json["pre_tokenizer"] = pre_tokenizer;
+  return Tokenizer::load({.source = "dir", .tokenizer_json = json.dump()});
+}
+
+Json split(const std::string& regex, const std::string& behavior = "Isolated", bool invert = false) {
+  return {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", behavior}, {"invert", invert}};
+}
+Json byte_level(bool prefix_space, bool regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", prefix_space},
+          {"trim_offsets", true},
+          {"use_regex", regex}};
+}
+Json sequence(const std::vector<Json>& members) { return {{"type", "Sequence"}, {"pretokenizers", members}}; }
+
+// A sequence within a sequence is left to the library, which runs each member over the whole text.
+TEST(Tokenizer, encoding_in_pieces_equals_the_library_on_the_whole) {
+  const Json small = json_fixture("tokenizer/small/tokenizer.json")["pre_tokenizer"];
+  const std::string words =
+      R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  const std::vector<std::vector<Json>> kinds = {
+      small.value("pretokenizers", std::vector<Json>{small}),
+      {split("[\r\n]"),
+       split(R"(\s?\p{L}+)"),
+       {{"type", "Digits"}, {"individual_digits", true}},
+       byte_level(false, false)},
+      {split(words), byte_level(false, false)},
+      {split(words, "Removed", true), byte_level(false, false)},
+      {split(R"(\s+)", "MergedWithNext"),
+       {{"type", "Digits"}, {"individual_digits", false}},
+       byte_level(false, false)},
+      {split("x*"), byte_level(true, true)},
+      {{{"type", "Punctuation"}, {"behavior", "Isolated"}}, byte_level(true, false)},
+      {{{"type", "WhitespaceSplit"}}, byte_level(false, true)},
+      {byte_level(true, true)},
+  };
+  for (const auto& stages : kinds) {
+    const auto in_pieces = with_pre_tokenizer(sequence(stages));
+    const auto whole = with_pre_tokenizer(sequence({sequence(stages)}));
+    ASSERT_TRUE(in_pieces.ok() && whole.ok()) << Json(stages);
+    const auto alone = stages.size() == 1 ? with_pre_tokenizer(stages[0]) : in_pieces;
+    ASSERT_TRUE(rc::check([&] {
+      const auto parts = *rc::gen::container<std::vector<std::string>>(rc::gen::oneOf(
+          rc::gen::arbitrary<std::string>(), rc::gen::elementOf(whole->added_tokens()),
+          rc::gen::element<std::string>("x", " ", "  ", "\r\n", "\n", "\t", "12345", "٣", "½", "!?", "it's",
+                                        "hello", "模型", "é", "e\u0301", "\u3000")));
+      std::string text;
+      for (const std::string& part : parts) text += part;
+      const auto plain = whole->encode(text), trusted = whole->encode_with_special(text);
+      RC_ASSERT(plain.ok() && trusted.ok());
+      RC_ASSERT(in_pieces->encode(text).value() == *plain);
+      RC_ASSERT(in_pieces->encode_with_special(text).value() == *trusted);
+      RC_ASSERT(alone->encode(text).value() == *plain);
+      RC_ASSERT(in_pieces->encode_marked(text, "x").value() == whole->encode_marked(text, "x").value());
+    })) << Json(stages);
+  }
+}
+
+TEST(Tokenizer, a_check_ends_an_encoding_between_pieces) {
+  const Tokenizer& tokenizer = small_tokenizer();
+  const std::string text = [] {
+    std::string out;
+    for (int i = 0; i < 50'000; ++i) out += "1 a\n";
+    return out;
+  }();
+  const Ids all = tokenizer.encode(text).value();
+  for (const size_t tokens_max : {size_t{0}, size_t{30'000}}) {
+    size_t asked_last = 0;
+    const EncodeCheck check = [&](size_t num_tokens) {
+      EXPECT_GE(num_tokens, asked_last);
+      asked_last = num_tokens;
+      return num_tokens <= tokens_max ? ok_status() : make_status(StatusCode::kCancelled, "enough");
+    };
+    const auto expect_ended = [&](const Result<Ids>& result) {
+      EXPECT_EQ(result.status().code(), StatusCode::kCancelled);
+      EXPECT_EQ(result.status().message(), "enough");
+      EXPECT_LT(asked_last, tokens_max + 10'000);
+      asked_last = 0;
+    };
+    expect_ended(tokenizer.encode(text, check));
+    expect_ended(tokenizer.encode_with_special(text, check));
+    expect_ended(tokenizer.encode_marked(text, "|", check));
+  }
+  int times = 0;
+  EXPECT_EQ(tokenizer.encode(text, [&](size_t) { return ++times, ok_status(); }).value(), all);
+  EXPECT_GT(times, 10);
+}
+
 TEST(Tokenizer, many_threads_get_the_same_ids) {
   const std::string text = "What is 347 + 586? 模型把提示词分成小块 <think> नमस्ते";
   const Ids want = small_tokenizer().encode(text).value();
