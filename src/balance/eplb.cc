@@ -213,6 +213,13 @@ Result<ExpertPlacement> rebalance_experts(const ExpertWeights& weights, const Re
                  std::span(replica).subspan(slot0, out.num_slots),
                  std::span(out.logcnt).subspan(static_cast<size_t>(l) * out.num_experts, out.num_experts));
   }
+  const int32_t copies = *std::max_element(out.logcnt.begin(), out.logcnt.end());
+  if (out.logcnt.size() * static_cast<size_t>(copies) > kLog2phyEntriesMax) {
+    return invalid_argument(
+        "num_replicas: {} experts, of which one has {} copies, make a log2phy of {} entries, at most {} are "
+        "held",
+        out.logcnt.size(), copies, out.logcnt.size() * static_cast<size_t>(copies), kLog2phyEntriesMax);
+  }
   invert(replica, out);
   return out;
 }

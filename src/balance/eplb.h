@@ -72,12 +72,15 @@ struct ExpertPlacement {
 inline constexpr int kExpertsMax = 1 << 16;
 inline constexpr int kSlotsMax = 1 << 16;
 inline constexpr int kLayersMax = 1 << 12;
+// Of log2phy, which is dense: one expert of very many copies makes a long row for every other.
+inline constexpr size_t kLog2phyEntriesMax = size_t{1} << 26;
 
 // The first rule that weights and shape break, naming the field; ok when rebalance_experts may run.
 Status validate_rebalance(const ExpertWeights& weights, const RebalanceShape& shape);
 
 // The published algorithm: hierarchical when the groups divide over the nodes, global otherwise. Sums are
-// float32 and ties go to the lowest index. Fails only where validate_rebalance does.
+// float32 and ties go to the lowest index. Fails where validate_rebalance does, and where log2phy would have
+// more than kLog2phyEntriesMax entries.
 Result<ExpertPlacement> rebalance_experts(const ExpertWeights& weights, const RebalanceShape& shape);
 
 // Experts 0..E-1 in slot order, then 0..R-E-1 (round again if there are more): where a system starts.

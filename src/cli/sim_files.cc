@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "balance/decode_balancer.h"
 #include "base/clock.h"
@@ -17,6 +16,9 @@ namespace fathom::cli {
 namespace {
 
 constexpr double kRedrawSeconds = 0.2;
+constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr double kReplaySecondsMax = 31 * 86400;
+constexpr double kDecisionsMax = 500'000;
 constexpr double kPriceUsdMax = 1e6;  // per GPU hour
 
 double now_s() { return to_seconds(SystemClock().now().time_since_epoch()); }
@@ -34,12 +36,18 @@ Status write_file(const std::filesystem::path& path, const std::string& text) {
 Result<std::string> read_text_file(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return invalid_argument("{}: is a directory", path);
+  if (std::filesystem::is_character_file(path, ignored))
+    return invalid_argument("{}: is a device, not a file", path);
   std::ifstream in(path, std::ios::binary);
   if (!in) return make_status(StatusCode::kNotFound, "{}: cannot be read", path);
-  std::stringstream text;
-  text << in.rdbuf();
-  if (in.bad() || text.bad()) return make_status(StatusCode::kNotFound, "{}: cannot be read", path);
-  return text.str();
+  std::string text;
+  for (size_t size = 0; in; size += static_cast<size_t>(in.gcount()), text.resize(size)) {
+    if (size > kTextFileBytesMax) return invalid_argument("{}: more than {} bytes", path, kTextFileBytesMax);
+    text.resize(size + kPieceBytes);
+    in.read(text.data() + size, static_cast<std::streamsize>(kPieceBytes));
+  }
+  if (in.bad()) return make_status(StatusCode::kNotFound, "{}: cannot be read", path);
+  return text;
 }
 
 std::string find_data_file(const std::string& path) {
@@ -128,6 +136,21 @@ CLI::Validator seed_number() {
         return whole ? "" : fmt::format("{} is not a whole number of 64 bits", text);
       },
       "");
+}
+
+Status check_span(const sim::Trace& trace, double speed) {
+  const double span_s = trace.span_s() / speed;
+  if (span_s <= kReplaySecondsMax) return ok_status();
+  return invalid_argument("{}: {:.1f} days after the first arrival{}, a replay takes at most {:.0f}",
+                          trace.end_place.empty() ? "--seconds" : trace.end_place, span_s / 86400,
+                          speed != 1 ? " at this --rate" : "", kReplaySecondsMax / 86400);
+}
+
+Status check_decisions(double span_s, double interval_s) {
+  if (span_s / interval_s <= kDecisionsMax) return ok_status();
+  return invalid_argument(
+      "--decide-every: {} s over {:.1f} days are {:.0f} decisions, a replay takes at most {:.0f}", interval_s,
+      span_s / 86400, span_s / interval_s, kDecisionsMax);
 }
 
 void tell_doubt(const sim::Trace& trace) {

@@ -12,6 +12,8 @@
 
 namespace fathom::cli {
 
+// Errors name the file: one that is no file, or longer than kTextFileBytesMax (a pipe may have no end).
+inline constexpr size_t kTextFileBytesMax = size_t{1} << 30;
 Result<std::string> read_text_file(const std::string& path);
 // As given; else beside the binary's source tree, so that `build/release/fathom` works from anywhere.
 std::string find_data_file(const std::string& path);
@@ -45,6 +47,12 @@ class ProgressBar {
 
 // Refuses what is no whole number of 64 bits: CLI11 would wrap a negative one and clip one that is too large.
 CLI::Validator seed_number();
+
+// A simulated fleet keeps books of every hour: a replay at so many times the trace's speed takes at most 31
+// days. The error names the last arrival.
+Status check_span(const sim::Trace& trace, double speed);
+// And decides at most so many times.
+Status check_decisions(double span_s, double interval_s);
 
 // Prints "note: ..." where a trace's end may be torn.
 void tell_doubt(const sim::Trace& trace);

@@ -31,17 +31,19 @@ ExpertSpread::ExpertSpread(int experts, int ranks, int slots, const ExpertTraffi
     now[i] = det_exp(traffic.popularity_sigma * normal());
     placed[i] = static_cast<float>(now[i] * det_exp(traffic.popularity_drift * normal()));
   }
-  const auto placement = rebalance_experts({kLayers, experts, placed}, {slots, 1, 1, ranks});
-  CHECK_MSG(placement.ok(), placement.status().message());
   for (int layer = 0; layer < kLayers; ++layer) {
-    const double* popularity = now.data() + static_cast<size_t>(layer) * static_cast<size_t>(experts);
+    const size_t first = static_cast<size_t>(layer) * static_cast<size_t>(experts);
+    const ExpertWeights weights{1, experts, std::span(placed).subspan(first, static_cast<size_t>(experts))};
+    const auto placement = rebalance_experts(weights, {slots, 1, 1, ranks});
+    CHECK_MSG(placement.ok(), placement.status().message());
+    const double* popularity = now.data() + first;
     double sum = 0;
     for (int e = 0; e < experts; ++e) sum += popularity[e];
     std::vector<Rank> all(static_cast<size_t>(ranks), Rank{0, 0});
-    const auto slot_expert = placement->slots(layer);
+    const auto slot_expert = placement->slots(0);
     for (int s = 0; s < slots; ++s) {
       const int e = slot_expert[static_cast<size_t>(s)];
-      const double copies = placement->counts(layer)[static_cast<size_t>(e)];
+      const double copies = placement->counts(0)[static_cast<size_t>(e)];
       all[static_cast<size_t>(s / (slots / ranks))].share += popularity[e] / sum / copies * ranks;
     }
     for (Rank& rank : all) rank.noise = std::sqrt(rank.share) * normal();
