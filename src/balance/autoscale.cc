@@ -401,10 +401,11 @@ double forecast_max(std::span<const LoadPoint> history, const ForecastAsk& ask, 
       *yesterday > 0 ? std::clamp(ask.now_tokens_per_s / *yesterday, rules.level_min, rules.level_max) : 1;
   if (const auto last = value_at(history, k, now_yesterday_s + ask.horizon_s))
     max = std::max(max, level * *last);
-  for (const LoadPoint& point : history) {
-    if (point.time_s > now_yesterday_s && point.time_s < now_yesterday_s + ask.horizon_s)
-      max = std::max(max, level * point.tokens_per_s[k]);
-  }
+  // Only yesterday's course is looked at, however long the history.
+  const auto is_before = [](double time_s, const LoadPoint& p) { return time_s < p.time_s; };
+  auto point = std::upper_bound(history.begin(), history.end(), now_yesterday_s, is_before);
+  for (; point != history.end() && point->time_s < now_yesterday_s + ask.horizon_s; ++point)
+    max = std::max(max, level * point->tokens_per_s[k]);
   return max;
 }
 

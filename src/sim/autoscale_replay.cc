@@ -142,12 +142,7 @@ UnitCounts units_for_the_start(const Trace& trace, const AutoscaleOptions& optio
     const int wanted = units_for(tokens[k] / span_s, options.unit[k].tokens_per_s, options.headroom);
     units[k] = std::clamp(wanted, std::max(1, options.units_min[k]), options.units_max[k]);
   }
-  const int per_decode = options.tied_prefill_per_decode, base = options.tied_prefill_base;
-  if (per_decode == 0) return initial_units({units[kDecode], units[kPrefill]}, options);
-  int groups = std::max({1, units[kDecode], (units[kPrefill] - base + per_decode - 1) / per_decode});
-  const int group_nodes = options.unit[kDecode].nodes + per_decode * options.unit[kPrefill].nodes;
-  groups = std::min(groups, (options.budget_nodes - base * options.unit[kPrefill].nodes) / group_nodes);
-  return {std::max(1, groups), per_decode * std::max(1, groups) + base};
+  return starting_units({units[kDecode], units[kPrefill]}, options);
 }
 
 AutoscaleReplay replay_autoscaler(const Trace& trace, const AutoscaleOptions& options,

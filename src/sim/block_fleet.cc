@@ -32,26 +32,35 @@ DecodeUnitShape decode_shape_of(const BlockFleetOptions& options) {
 
 Status validate_block_fleet(const HardwareProfile& hw, const ModelShape& model,
                             const BlockFleetOptions& options) {
-  double total = 0;
+  const int routed = options.prefill_units * options.prefill_ranks;
+  if (routed > PrefixIndex::kRanksMax) {
+    return invalid_argument("{}: {} prefill ranks in all, a router knows at most {}",
+                            options.prefill_units_place, routed, PrefixIndex::kRanksMax);
+  }
+  double total = 0, most = 0;
+  bool most_decode = false;
   for (const bool decode : {false, true}) {
     const int ranks = decode ? options.decode_ranks : options.prefill_ranks;
     const int32_t asked = decode ? options.decode_blocks_per_rank : options.prefill_blocks_per_rank;
     const double blocks = blocks_per_rank(hw, model, options, asked, ranks);
     if (blocks < kRankBlocksMin) {
       return invalid_argument(
-          "{}: hardware.hbm_gb: {} GB leave room for {:.0f} KV blocks per {} rank of {:.2f} expert "
-          "slots, at least {} are needed",
-          hw.file, hw.hbm_gb, blocks, decode ? "decode" : "prefill",
+          "{}: {} GB leave room for {:.0f} KV blocks per {} rank of {:.2f} expert slots, at least {} are "
+          "needed",
+          hw.hbm_place, hw.hbm_gb, blocks, decode ? "decode" : "prefill",
           static_cast<double>(options.expert_slots) / ranks, kRankBlocksMin);
     }
-    total += blocks * ranks * (decode ? options.decode_units : options.prefill_units);
+    const double phase = blocks * ranks * (decode ? options.decode_units : options.prefill_units);
+    total += phase;
+    if (phase > most) most = phase, most_decode = decode;
   }
-  if (total > kFleetBlocksMax) {
-    return invalid_argument(
-        "--fleet: blocks_per_rank: {:.0f} KV blocks in all, a replay holds at most {:.0f}", total,
-        kFleetBlocksMax);
-  }
-  return ok_status();
+  if (total <= kFleetBlocksMax) return ok_status();
+  // Named is the phase that has most of them: its ranks' number, or the memory they are taken from.
+  std::string place = options.blocks_place[most_decode];
+  const bool asked = (most_decode ? options.decode_blocks_per_rank : options.prefill_blocks_per_rank) > 0;
+  if (place.empty()) place = asked ? "blocks_per_rank" : hw.hbm_place;
+  return invalid_argument("{}: {:.0f} KV blocks in all ranks, a replay holds at most {:.0f}", place, total,
+                          kFleetBlocksMax);
 }
 
 BlockFleet::BlockFleet(const HardwareProfile& hw, const ModelShape& model, const Trace& trace,
@@ -89,7 +98,7 @@ BlockFleetResult BlockFleet::run(const Progress& progress) {
   while (!events_.empty() && events_.next_ns() <= limit) {
     now_ = events_.next_ns();
     events_.pop()();
-    const int64_t ended = result_.finished + result_.expired;
+    const int64_t ended = num_ended();
     if (!progress || (ended - told) * kProgressCalls < all) continue;
     told = ended;
     progress(
@@ -204,6 +213,15 @@ void BlockFleet::admit(const TraceRequest& r, uint64_t unique) {
   request.arrival_ns = now_;
   request.prompt_tokens = r.input_tokens;
   request.output_tokens = r.output_tokens;
+  ++result_.requests;
+  ++cell().arrived_requests;
+  if (!fits_a_rank(r)) {
+    request.phase = Phase::kRefused;
+    ++result_.refused_too_long;
+    ++cell().refused_requests;
+    last_end_ns_ = now_;
+    return;
+  }
   KeyChain keys(root_key("simulated", "simulated", ""));
   const std::vector<int32_t> tokens = prompt_tokens(r, unique);
   keys.extend(tokens);
@@ -211,8 +229,6 @@ void BlockFleet::admit(const TraceRequest& r, uint64_t unique) {
   for (int32_t b = 0; b < keys.size(); ++b)
     hash_of_key_.emplace(keys[b], request.block_hashes[static_cast<size_t>(b)]);
   request.keys = std::make_shared<const KeyChain>(std::move(keys));
-  ++result_.requests;
-  ++cell().arrived_requests;
   result_.input_tokens += r.input_tokens;
   scaled_input_ += r.input_tokens;
   scaled_output_ += r.output_tokens;
@@ -224,6 +240,16 @@ void BlockFleet::admit(const TraceRequest& r, uint64_t unique) {
   }
   events_.at(request.deadline_ns, [this, id] { deadline(id); });
   route(id);
+}
+
+bool BlockFleet::fits_a_rank(const TraceRequest& r) const {
+  const auto blocks_for = [](int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; };
+  if (blocks_for(r.input_tokens) > blocks_of(options_.prefill_blocks_per_rank, options_.prefill_ranks))
+    return false;
+  if (r.output_tokens == 1) return true;  // prefill's own
+  const int32_t room = blocks_of(options_.decode_blocks_per_rank, options_.decode_ranks);
+  return blocks_for(r.input_tokens) < room &&
+         blocks_for(int64_t{r.input_tokens} + r.output_tokens - 1) <= room;
 }
 
 void BlockFleet::deadline(int id) {

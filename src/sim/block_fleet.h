@@ -90,10 +90,13 @@ struct BlockFleetOptions {
   // The time that the result's units are told at, of a simulated time; empty: the same.
   std::function<double(double simulated_s)> clock_s;
   UnitCounts unit_nodes = kPublishedUnitNodes;
+  // "FILE:LINE: FIELD" of prefill's and decode's blocks_per_rank and of prefill's units, of a fleet file.
+  std::string blocks_place[2], prefill_units_place;
 };
 
 struct BlockFleetResult {
   int64_t requests = 0, finished = 0, expired = 0;  // expired: told so at their deadline
+  int64_t refused_too_long = 0;                     // told so at once: longer than the memory of any rank
   int64_t replays = 0, retractions = 0, refused_offers = 0, stale_tokens = 0;
   int64_t input_tokens = 0, cached_tokens = 0, output_tokens = 0;
   // With a store: of cached_tokens those read from it, reads that computing would have beaten, what it holds

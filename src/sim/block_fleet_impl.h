@@ -57,7 +57,7 @@ class EventQueue {
   uint64_t next_ = 0;
 };
 
-enum class Phase { kUnrouted, kPrefill, kDecode, kFinished, kExpired };
+enum class Phase { kUnrouted, kPrefill, kDecode, kFinished, kExpired, kRefused };
 
 struct Request {
   int64_t arrival_ns = 0;
@@ -77,7 +77,7 @@ struct Request {
   // replayed later; since when it waits for a decode rank with room.
   int64_t computed_from_ns = -1, decoded_from_ns = -1, waits_from_ns = -1;
   bool ttft_met = false;
-  bool ended() const { return phase == Phase::kFinished || phase == Phase::kExpired; }
+  bool ended() const { return phase >= Phase::kFinished; }
 };
 
 struct Unit {
@@ -122,6 +122,9 @@ class BlockFleet {
   std::vector<int32_t> prompt_tokens(const TraceRequest& r, uint64_t unique) const;
   void arrive(size_t trace_idx);
   void admit(const TraceRequest& r, uint64_t unique);
+  // Whether a rank of each phase that it needs can hold it, alone and to its end.
+  bool fits_a_rank(const TraceRequest& r) const;
+  int64_t num_ended() const { return result_.finished + result_.expired + result_.refused_too_long; }
   void deadline(int id);
   void route(int id);
   // Asks the store for what of the prompt the rank's memory has not, where that is sooner there than

@@ -13,9 +13,10 @@ constexpr int64_t kAccountNs = 1'000'000'000;
 UnitCounts BlockFleet::draining() const {
   UnitCounts draining;
   for (const Unit& unit : units_) {
+    if (unit.open) continue;
     const bool works = std::any_of(unit.ranks.begin(), unit.ranks.end(),
                                    [](const BlockRank& rank) { return rank.num_sequences() > 0; });
-    if (!unit.open && works) ++(unit.decode ? draining.decode : draining.prefill);
+    if (works) ++(unit.decode ? draining.decode : draining.prefill);
   }
   return draining;
 }
@@ -44,7 +45,7 @@ void BlockFleet::account_nodes(int64_t until_ns) {
 // To the second, as long as requests come or run.
 void BlockFleet::count_drains() {
   account_nodes(now_);
-  if (now_ < last_arrival_ns_ || result_.finished + result_.expired < result_.requests)
+  if (now_ < last_arrival_ns_ || num_ended() < result_.requests)
     events_.at(now_ + kAccountNs, [this] { count_drains(); });
 }
 

@@ -119,6 +119,30 @@ TEST(BlockFleet, TightMemoryRetractsAndStillEnds) {
   EXPECT_GT(result.retractions, 0);
 }
 
+// What no rank can ever hold is refused at once, by prefill's memory or by decode's, and counted; what just
+// fits is served.
+TEST(BlockFleet, APromptLongerThanAnyRankIsRefusedAtOnce) {
+  const BlockFleetOptions options = small_fleet();  // 400 blocks to prefill in, 300 to decode in
+  Trace trace{"t", 512, {}};
+  constexpr int kPrefillTokens = 400 * 64, kDecodeTokens = 300 * 64;
+  for (const auto& [input, output] : {std::pair{kPrefillTokens + 1, 1},
+                                      {10'000'000, 5},
+                                      {kDecodeTokens, 5},
+                                      {100, kDecodeTokens},
+                                      {kPrefillTokens, 1},
+                                      {kDecodeTokens - 64, 5}}) {
+    trace.requests.push_back({static_cast<int64_t>(trace.requests.size()) * 30'000'000, input, output, {}});
+  }
+  const BlockFleetResult result = run_block_fleet(test_profile("h800"), {}, trace, options);
+  expect_clean(result, "too long");
+  EXPECT_EQ(result.refused_too_long, 4);
+  EXPECT_EQ(result.finished, 2);
+  EXPECT_EQ(result.expired, 0);
+  EXPECT_EQ(result.input_tokens, kPrefillTokens + kDecodeTokens - 64);
+  EXPECT_EQ(result.metrics.total().refused_requests, 4);
+  EXPECT_NEAR(result.metrics.total().ttft_attainment(10), 2.0 / 6, 1e-9);
+}
+
 // The checkers find what they are there to find: each deliberate error is reported under its rule's name.
 TEST(BlockFleet, TheCheckersCanFail) {
   constexpr std::pair<BlockSabotage, const char*> kErrors[] = {
@@ -378,6 +402,23 @@ TEST(BlockFleet, NamesAProfileWithoutRoomAndAFleetTooLarge) {
   hw.hbm_gb = 30;
   EXPECT_NE(validate_block_fleet(hw, {}, options).message().find("hardware.hbm_gb: 30 GB leave room for"),
             std::string::npos);
+}
+
+TEST(FleetFile, APlaceIsTheLineOfAKeyOrOfItsSection) {
+  const std::string text = "\n[decode]\nunits = 2\nblocks_per_rank = 9\n[prefill]\n";
+  EXPECT_EQ(fleet_place("f.toml", text, "decode.blocks_per_rank"), "f.toml:4: decode.blocks_per_rank");
+  EXPECT_EQ(fleet_place("f.toml", text, "prefill.ranks"), "f.toml:5: prefill.ranks");
+  EXPECT_EQ(fleet_place("f.toml", "", "prefill.ranks"), "f.toml:1: prefill.ranks");
+  BlockFleetOptions options;
+  const std::string large = "[decode]\nunits = 1000\nranks = 288\nblocks_per_rank = 16777216\n";
+  ASSERT_TRUE(read_fleet_file("f.toml", large, options).ok());
+  EXPECT_TRUE(validate_block_fleet(test_profile("h800"), {}, options)
+                  .message()
+                  .starts_with("f.toml:4: decode.blocks_per_rank: "));
+  ASSERT_TRUE(
+      read_fleet_file("f.toml", "[prefill]\nranks = 288\nunits = 1000\nblocks_per_rank = 8\n", options).ok());
+  EXPECT_EQ(validate_block_fleet(test_profile("h800"), {}, options).message(),
+            "f.toml:3: prefill.units: 288000 prefill ranks in all, a router knows at most 65520");
 }
 
 TEST(FleetFile, FaultsAsText) {

@@ -76,6 +76,7 @@ Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const Mode
   AutoscaleOptions out;
   static_cast<AutoscaleRules&>(out) = options.rules;
   out.budget_nodes = options.budget_nodes;
+  out.units_max[kPrefill] = options.units_max.prefill, out.units_max[kDecode] = options.units_max.decode;
   out.unit[kPrefill].nodes = fleet.shape.prefill_nodes;
   out.unit[kDecode].nodes = fleet.shape.decode_nodes;
   if (out.budget_nodes < out.unit[kPrefill].nodes + out.unit[kDecode].nodes) {
@@ -83,7 +84,7 @@ Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const Mode
   }
   ASSIGN_OR_RETURN(out.unit[kDecode].tokens_per_s, decode_capacity(hw, model, fleet, options));
   const double use = options.prefill_use_at_capacity;
-  if (!(use > 0 && use <= 1)) return invalid_argument("--unit-use: {} is outside 0..1", use);
+  if (!(use > 0 && use <= 1)) return invalid_argument("--unit-use: {} is not above 0 and at most 1", use);
   out.unit[kPrefill].tokens_per_s = use * prefill_capacity(hw, model, fleet);
   out.unit[kPrefill].start_s = out.unit[kDecode].start_s = options.times.start_s;
   out.unit[kPrefill].drain_s = options.times.prefill_drain_s;
@@ -100,9 +101,28 @@ Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const Mode
 Status tie_as_published(AutoscaleOptions& options) {
   options.tied_prefill_per_decode = 3, options.tied_prefill_base = 2;
   const int nodes = options.unit[kDecode].nodes + 5 * options.unit[kPrefill].nodes;
-  if (options.budget_nodes >= nodes) return ok_status();
-  return invalid_argument("--tied: a budget of {} nodes, one decode unit and five prefill units take {}",
-                          options.budget_nodes, nodes);
+  if (options.budget_nodes < nodes) {
+    return invalid_argument("--tied: a budget of {} nodes, one decode unit and five prefill units take {}",
+                            options.budget_nodes, nodes);
+  }
+  const int groups = std::min(options.units_max[kDecode], (options.units_max[kPrefill] - 2) / 3);
+  if (groups < 1) {
+    return invalid_argument(
+        "--tied: one decode unit and five prefill units go together, the fleet has {} and {}",
+        options.units_max[kDecode], options.units_max[kPrefill]);
+  }
+  options.units_max[kDecode] = groups, options.units_max[kPrefill] = 3 * groups + 2;
+  return ok_status();
+}
+
+UnitCounts starting_units(UnitCounts wanted, const AutoscaleOptions& options) {
+  const int per_decode = options.tied_prefill_per_decode, base = options.tied_prefill_base;
+  if (per_decode == 0) return initial_units(wanted, options);
+  const int group_nodes = options.unit[kDecode].nodes + per_decode * options.unit[kPrefill].nodes;
+  const int most = (options.budget_nodes - base * options.unit[kPrefill].nodes) / group_nodes;
+  int groups = std::max(wanted.decode, (wanted.prefill - base + per_decode - 1) / per_decode);
+  groups = std::max(1, std::min({groups, most, options.units_max[kDecode]}));
+  return {groups, per_decode * groups + base};
 }
 
 UnitCounts initial_units(UnitCounts wanted, const AutoscaleOptions& options) {

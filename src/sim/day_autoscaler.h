@@ -12,11 +12,12 @@
 namespace fathom::sim {
 
 struct DayAutoscaleOptions {
-  int budget_nodes = 278;                 // published peak
-  double speed_at_capacity = 18;          // tokens/s per user at which a decode unit counts as full
-  double prefill_use_at_capacity = 0.83;  // of what saturated forwards compute; p99 grows fast above
-  bool tied = false;                      // decode and prefill together, see tie_as_published()
-  bool knows_yesterday = false;           // history of a day like this one (only one day is published)
+  int budget_nodes = 278;                  // published peak
+  double speed_at_capacity = 18;           // tokens/s per user at which a decode unit counts as full
+  double prefill_use_at_capacity = 0.83;   // of what saturated forwards compute; p99 grows fast above
+  bool tied = false;                       // decode and prefill together, see tie_as_published()
+  UnitCounts units_max{1 << 20, 1 << 20};  // of a fleet that has no more
+  bool knows_yesterday = false;            // history of a day like this one (only one day is published)
   // Of a full decode unit's ranks: measured, of the decode policy (data/decode_imbalance.csv); the default is
   // kv-capped's.
   RankImbalance imbalance{1.110, 1.166};
@@ -30,11 +31,13 @@ Result<AutoscaleOptions> autoscale_options(const HardwareProfile& hw, const Mode
                                            const FleetOptions& fleet, const DayAutoscaleOptions& options);
 
 // One decode unit with three prefill units (18 + 12 nodes), above two: the published day's layout. The error
-// is of a budget that holds no such group.
+// is of a budget or a fleet (units_max) that holds no such group; of the fleet whole groups are used.
 Status tie_as_published(AutoscaleOptions& options);
 
 // The units to start a run with: as wanted, or in the same proportion what the budget holds.
 UnitCounts initial_units(UnitCounts wanted, const AutoscaleOptions& options);
+// The same, and where units are tied the groups that hold the wanted ones, as many as budget and fleet have.
+UnitCounts starting_units(UnitCounts wanted, const AutoscaleOptions& options);
 
 // What one second of the day asks for at a share of its requests.
 struct DayDemand {

@@ -368,5 +368,26 @@ TEST(DayAutoscaler, StartsWithinItsBudget) {
   EXPECT_EQ(initial_units({9, 29}, options), (UnitCounts{1, 1}));
 }
 
+// Tied units start in whole groups, and a fleet that holds none is refused.
+TEST(DayAutoscaler, TiedUnitsStartInGroups) {
+  const HardwareProfile hw = test_profile("h800-day");
+  DayAutoscaleOptions wanted;
+  wanted.tied = true;
+  AutoscaleOptions options = autoscale_options(hw, {}, {}, wanted).value();
+  EXPECT_EQ(starting_units({9, 29}, options), (UnitCounts{9, 29}));
+  EXPECT_EQ(starting_units({2, 3}, options), (UnitCounts{2, 8}));
+  EXPECT_EQ(starting_units({2, 9}, options), (UnitCounts{3, 11}));
+  options.budget_nodes = 50;
+  EXPECT_EQ(starting_units({2, 3}, options), (UnitCounts{1, 5}));
+  wanted.units_max = {4, 9};
+  options = autoscale_options(hw, {}, {}, wanted).value();
+  EXPECT_EQ(options.units_max[kDecode], 2);
+  EXPECT_EQ(options.units_max[kPrefill], 8);
+  EXPECT_EQ(starting_units({4, 9}, options), (UnitCounts{2, 8}));
+  wanted.units_max = {2, 3};
+  EXPECT_EQ(autoscale_options(hw, {}, {}, wanted).status().message(),
+            "--tied: one decode unit and five prefill units go together, the fleet has 2 and 3");
+}
+
 }  // namespace
 }  // namespace fathom::sim

@@ -119,7 +119,8 @@ class FleetCharts {
       return;
     }
     chart("Not answered in time, and waiting for KV room", "requests/s",
-          {rate("told so at their deadline", &FleetCell::expired_requests), no_room,
+          {rate("told so at their deadline", &FleetCell::expired_requests),
+           rate("too long for any rank", &FleetCell::refused_requests), no_room,
            rate("hand-overs refused", &FleetCell::refused_offers)});
   }
 
@@ -220,7 +221,9 @@ void add_objective_figures(const FleetCell& total, double slo_ttft_s, double slo
                            Report& report) {
   add(report, "slo_ttft_attainment", total.ttft_attainment(slo_ttft_s), {},
       fmt::format("first token within {} s", slo_ttft_s));
-  add(report, "slo_speed_attainment", total.speed_attainment(slo_tokens_per_s_per_user), {},
+  const bool any_speed = total.speed_milli.total() > 0;
+  add(report, "slo_speed_attainment",
+      any_speed ? total.speed_attainment(slo_tokens_per_s_per_user) : std::nan(""), {},
       fmt::format("at least {} tokens/s over the request", slo_tokens_per_s_per_user));
   const auto good = static_cast<double>(total.good_output_tokens);
   add(report, "goodput_output_tokens_per_s", ratio(good, total.seconds), {},

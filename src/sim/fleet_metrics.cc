@@ -66,7 +66,7 @@ void FleetCell::add_forward(double seconds_long, int64_t tokens_computed, double
 
 double FleetCell::ttft_attainment(double slo_s) const {
   const auto served = static_cast<double>(ttft_ms.total());
-  const double all = served + static_cast<double>(expired_without_token);
+  const double all = served + static_cast<double>(expired_without_token + refused_requests);
   if (all == 0) return 1;
   return ttft_ms.share_at_most(static_cast<uint64_t>(slo_s * 1e3)) * served / all;
 }

@@ -49,6 +49,9 @@ class ReplayFigures {
     add_sum("requests", r_.requests, "the load", Origin::kInput);
     add_sum("finished_requests", r_.finished);
     add_sum("expired_requests", r_.expired, "told so at their deadline");
+    add_sum(
+        "refused_requests", r_.refused_too_long,
+        "told so at once: with their answer longer than any rank's memory; their tokens are counted nowhere");
     add_sum("input_tokens", r_.input_tokens, "the load", Origin::kInput);
     add_sum("output_tokens", r_.output_tokens, "of all answers, also those that ran into their deadline");
     add("hit_share", r_.hit_share());

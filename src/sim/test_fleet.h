@@ -44,7 +44,7 @@ inline Trace small_load(uint64_t seed, double requests_per_s = 40, double second
 
 inline void expect_clean(const BlockFleetResult& result, const std::string& what) {
   for (const std::string& text : result.violations) ADD_FAILURE() << what << ": " << text;
-  EXPECT_EQ(result.finished + result.expired, result.requests) << what;
+  EXPECT_EQ(result.finished + result.expired + result.refused_too_long, result.requests) << what;
 }
 
 }  // namespace fathom::sim
