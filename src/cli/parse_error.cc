@@ -28,6 +28,21 @@ std::string explain_extras(const CLI::App& app, std::string_view what) {
   return left.empty() ? std::string(what) : fmt::format("{}: not expected here", left.front());
 }
 
+// A command that is nothing without a subcommand got none, or a word that is none.
+std::string explain_subcommand(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::string known;
+  for (const CLI::App* inner : command->get_subcommands([](const CLI::App*) { return true; }))
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", inner->get_name());
+  const std::vector<std::string> left = app.remaining(/*recurse=*/true);
+  const bool misspelt = !left.empty() && !left.front().starts_with('-');
+  const std::string place = command == &app ? "" : fmt::format("{}: ", command->get_name());
+  return fmt::format("{}{}: {}", place,
+                     misspelt ? left.front() + ": no such subcommand, there are" : "a subcommand is required",
+                     known);
+}
+
 }  // namespace
 
 std::string explain(const CLI::ParseError& error, const CLI::App& app) {
@@ -38,6 +53,7 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   // By its code: CLI11 names this one after the program.
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
     return explain_extras(app, what);
+  if (what == "A subcommand is required") return explain_subcommand(app);
   constexpr std::string_view kConversion = "Could not convert: ";
   const bool conversion = what.starts_with(kConversion);
   const std::string_view subject =

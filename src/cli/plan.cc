@@ -7,6 +7,7 @@
 
 #include "cli/autoscale_flags.h"
 #include "cli/commands.h"
+#include "cli/flag_values.h"
 #include "cli/sim_files.h"
 #include "sim/autoscale_replay.h"
 #include "sim/day_autoscaler.h"
@@ -20,8 +21,9 @@ namespace fathom::cli {
 namespace {
 
 constexpr int kExitNoPlan = 3;
-constexpr double kReplaySecondsMax = 31 * 86400;
+constexpr double kNoNodesSecondsMax = 31 * 86400;
 constexpr double kAnyTtft = 1e12, kAnySpeed = 1e-12;  // objectives that bind nothing
+constexpr double kAnyLoad = 1e-6;                     // requests a day that any unit carries
 
 struct PlanArgs {
   std::string model = "deepseek-v3";
@@ -67,6 +69,10 @@ Status use_trace(const PlanArgs& args, sim::PlanInput& input) {
   ASSIGN_OR_RETURN(const sim::Trace trace, sim::parse_trace(file, text));
   tell_doubt(trace);
   const sim::TraceStats stats = sim::trace_stats(trace);
+  if (!(stats.requests_per_s > 0)) {
+    return invalid_argument("{}: all {} requests arrive at one instant, which tells no rate", trace.end_place,
+                            trace.requests.size());
+  }
   input.requests_per_day = stats.requests_per_s * 86400;
   input.input_tokens_mean = stats.input_mean;
   input.input_cv2 = stats.input_cv2;
@@ -105,7 +111,9 @@ Status fit_measurements(const PlanArgs& args, sim::PlanInput& input, const sim::
   if (plan.decode.ranks > 1) imbalance = {input.kv_imbalance, input.requests_imbalance};
   const Result<sim::ProfileFit> fitted =
       sim::fit_profile(steps, input.hw, input.model, decode, prefill, imbalance);
-  if (!fitted.ok()) return fitted.status().with_context(args.measurements);
+  if (!fitted.ok())
+    return invalid_argument("{}:{}{}", args.measurements, steps.front().line > 0 ? "" : " ",
+                            fitted.status().message());
   const sim::ProfileFit& fit = *fitted;
   std::FILE* out = args.emit ? stderr : stdout;  // a deployment stands alone
   for (const sim::MeasuredStep& step : steps) {
@@ -147,11 +155,8 @@ Status dry_run(const PlanArgs& args, const sim::PlanInput& input, const sim::Pla
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const sim::Trace trace, sim::parse_trace(file, text));
   tell_doubt(trace);
-  const double span_s = static_cast<double>(trace.requests.back().arrival_us) / 1e6;
-  if (span_s > kReplaySecondsMax) {
-    return invalid_argument("--replay: {}: {:.1f} days, a dry run takes at most {:.0f}", file, span_s / 86400,
-                            kReplaySecondsMax / 86400);
-  }
+  RETURN_IF_ERROR(check_span(trace, 1));
+  RETURN_IF_ERROR(check_decisions(trace.span_s(), args.replay_rules.interval_s));
   AutoscaleOptions options = sim::autoscale_options_of(input, plan, args.replay_times, args.replay_rules);
   if (options.budget_nodes < options.unit[0].nodes + options.unit[1].nodes) {
     return invalid_argument("--nodes-max: {} nodes hold no prefill and decode unit", options.budget_nodes);
@@ -191,7 +196,7 @@ Status read_inputs(const PlanArgs& args, sim::PlanInput& input) {
     RETURN_IF_ERROR(sim::validate_deployed_model(args.model));
   }
   RETURN_IF_ERROR(check_range("--replay-rate", args.replay_rate, 1e-6, 1e9));
-  RETURN_IF_ERROR(check_range("--replay-no-nodes", args.replay_no_nodes_s, 0, kReplaySecondsMax));
+  RETURN_IF_ERROR(check_range("--replay-no-nodes", args.replay_no_nodes_s, 0, kNoNodesSecondsMax));
   RETURN_IF_ERROR(check_autoscale_flags(args.replay_rules, args.replay_times));
   ASSIGN_OR_RETURN(const sim::RankImbalance imbalance,
                    imbalance_of(args.decode, args.kv_imbalance, args.requests_imbalance));
@@ -206,6 +211,27 @@ Status read_inputs(const PlanArgs& args, sim::PlanInput& input) {
   return prepare_report_dir(args.out_dir);
 }
 
+// The input where any load and any speed will do: what is left to be held is the model.
+sim::PlanInput without_objectives(const sim::PlanInput& input) {
+  sim::PlanInput easy = input;
+  easy.slo_ttft_s = kAnyTtft;
+  easy.slo_tokens_per_s_per_user = kAnySpeed;
+  return easy;
+}
+
+// A budget that holds no unit of each kind, whatever the load, is bad input and not a load too large.
+Status check_budget(const sim::PlanInput& input, sim::ExpertSpreads& spreads) {
+  sim::PlanInput easy = without_objectives(input);
+  easy.requests_per_day = kAnyLoad;
+  easy.spare_units = 0;
+  easy.nodes_max = sim::kNodesMax;
+  const sim::PlanOutcome smallest = sim::make_plan(easy, spreads);
+  if (!smallest.plan || input.nodes_max >= smallest.plan->peak_nodes) return ok_status();
+  return invalid_argument(
+      "--nodes-max: {} is a budget below one unit: the smallest that hold the model take {} nodes",
+      input.nodes_max, smallest.plan->peak_nodes);
+}
+
 Result<int> run_plan(PlanArgs& args) {
   sim::PlanInput& input = args.input;
   RETURN_IF_ERROR(read_inputs(args, input));
@@ -213,16 +239,15 @@ Result<int> run_plan(PlanArgs& args) {
   sim::PlanOutcome outcome = sim::make_plan(input, spreads);
   if (!args.measurements.empty()) {
     // Where the unfitted profile meets no objective, any unit that holds the model says where to measure.
-    sim::PlanInput easy = input;
-    easy.slo_ttft_s = kAnyTtft;
-    easy.slo_tokens_per_s_per_user = kAnySpeed;
-    const sim::PlanOutcome sized = outcome.plan ? outcome : sim::make_plan(easy, spreads);
+    const sim::PlanOutcome sized =
+        outcome.plan ? outcome : sim::make_plan(without_objectives(input), spreads);
     if (sized.plan) {
       RETURN_IF_ERROR(fit_measurements(args, input, *sized.plan));
       outcome = sim::make_plan(input, spreads);
     }
   }
   if (!outcome.plan) {
+    RETURN_IF_ERROR(check_budget(input, spreads));
     std::fprintf(stderr, "no plan fits: %s\n", outcome.reason.c_str());
     return kExitNoPlan;
   }
@@ -252,9 +277,11 @@ void add_load_options(CLI::App& command, PlanArgs& args) {
       command.add_option("--peak", in.peak_over_mean, "Busiest hour over the mean, 1 to 2")
           ->capture_default_str();
   command.add_option("--day-load", args.day_load, "Hourly shape (CSV: hour,load) instead of --peak")
+      ->check(not_empty())
       ->excludes(peak);
   CLI::Option* const trace =
-      command.add_option("--trace", args.trace, "Take rate, lengths and hits from a trace (JSONL or CSV)");
+      command.add_option("--trace", args.trace, "Take rate, lengths and hits from a trace (JSONL or CSV)")
+          ->check(not_empty());
   const auto without_trace = [&](const char* name, double& value, const char* help) {
     command.add_option(name, value, help)->capture_default_str()->excludes(trace);
   };
@@ -303,8 +330,11 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
   CLI::App* command = app.add_subcommand("plan", "Size a deployment for a load and objectives");
   sim::PlanInput& in = args->input;
   command->add_option("--model", args->model, "deepseek-v3, deepseek-v2-lite, or a Hugging Face config.json")
+      ->check(not_empty())
       ->capture_default_str();
-  command->add_option("--profile", args->profile, "Hardware profile (TOML)")->capture_default_str();
+  command->add_option("--profile", args->profile, "Hardware profile (TOML)")
+      ->check(not_empty())
+      ->capture_default_str();
   command->add_option("--price", args->price, "USD per GPU hour (default: the profile's)");
   add_load_options(*command, *args);
   command->add_option("--ttft", in.slo_ttft_s, "First token within this many seconds, 99 % of requests")
@@ -322,14 +352,18 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
       ->add_option("--spare-units", in.spare_units, "Units of each kind beyond what the load needs; 1: N+1")
       ->capture_default_str();
   command->add_option("--nodes-max", in.nodes_max, "Budget: nodes at the peak")->capture_default_str();
-  command->add_option("--profile-from", args->measurements,
-                      "Fit the profile to measured steps (CSV: phase,load,length,time_ms; or the text of a "
-                      "server's /metrics)");
+  command
+      ->add_option("--profile-from", args->measurements,
+                   "Fit the profile to measured steps (CSV: phase,load,length,time_ms; or the text of a "
+                   "server's /metrics)")
+      ->check(not_empty());
   CLI::Option* const emit =
       command->add_option("--emit", args->emit, "Write the deployment instead: toml, kubernetes or slurm");
-  CLI::Option* const replay = command->add_option(
-      "--replay", args->replay,
-      "Dry-run the autoscaler over a trace and say what it would have done (times from the trace's start)");
+  CLI::Option* const replay = command
+                                  ->add_option("--replay", args->replay,
+                                               "Dry-run the autoscaler over a trace and say what it would "
+                                               "have done (times from the trace's start)")
+                                  ->check(not_empty());
   replay->excludes(emit);
   command->add_option("--replay-rate", args->replay_rate, "Times the trace's arrivals")
       ->needs(replay)
@@ -350,6 +384,7 @@ void add_plan_command(CLI::App& app, Outcome& outcome) {
       ->excludes(emit)
       ->excludes(replay);
   command->add_option("--out", args->out_dir, "Directory for report.html, summary.json and sensitivities.csv")
+      ->check(not_empty())
       ->excludes(emit)
       ->excludes(replay);
   command->callback([args, &outcome] {

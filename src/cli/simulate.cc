@@ -3,12 +3,15 @@
 #include <cstdio>
 #include <memory>
 
+#include "cli/flag_values.h"
 #include "cli/simulate_args.h"
 #include "sim/day_report.h"
 #include "sim/fleet_file.h"
 
 namespace fathom::cli {
 namespace {
+
+constexpr double kDayRequestsMax = 1e9;  // some ten minutes of computing
 
 // A fleet file's units and ranks in place of the published ones.
 Status use_fleet(SimulateArgs& args, const sim::HardwareProfile& hw, sim::UnitCounts& most) {
@@ -18,20 +21,20 @@ Status use_fleet(SimulateArgs& args, const sim::HardwareProfile& hw, sim::UnitCo
   fleet.chunk_tokens = args.fleet.prefill_chunk_tokens;
   ASSIGN_OR_RETURN(const std::string text, read_text_file(args.fleet_file));
   RETURN_IF_ERROR(sim::read_fleet_file(args.fleet_file, text, fleet));
+  const auto place = [&](std::string_view field) { return sim::fleet_place(args.fleet_file, text, field); };
   if (fleet.prefill_blocks_per_rank > 0) {
-    return invalid_argument(
-        "--fleet: {}: prefill.blocks_per_rank: the published day counts prefill by its work, not by blocks",
-        args.fleet_file);
+    return invalid_argument("{}: the published day counts prefill by its work, not by blocks",
+                            place("prefill.blocks_per_rank"));
   }
   if (int64_t{fleet.decode_blocks_per_rank} * 64 > sim::kRoomTokensMax) {
-    return invalid_argument("--fleet: {}: decode.blocks_per_rank: {} blocks, the published day holds {}",
-                            args.fleet_file, fleet.decode_blocks_per_rank, sim::kRoomTokensMax / 64);
+    return invalid_argument("{}: {} blocks, the published day holds {}", place("decode.blocks_per_rank"),
+                            fleet.decode_blocks_per_rank, sim::kRoomTokensMax / 64);
   }
   for (const auto& [phase, ranks] :
        {std::pair{"decode", fleet.decode_ranks}, {"prefill", fleet.prefill_ranks}}) {
     if (std::fmod(ranks, hw.gpus_per_node) == 0) continue;
-    return invalid_argument("--fleet: {}: {}.ranks: {} ranks do not fill nodes of {} GPUs", args.fleet_file,
-                            phase, ranks, hw.gpus_per_node);
+    return invalid_argument("{}: {} ranks do not fill nodes of {} GPUs",
+                            place(fmt::format("{}.ranks", phase)), ranks, hw.gpus_per_node);
   }
   sim::FleetShape& shape = args.fleet.shape;
   shape = {fleet.decode_ranks,  nodes_of(fleet.decode_ranks, hw),  fleet.expert_slots,
@@ -142,7 +145,7 @@ Result<RanDay> run_one(const DaySetting& s, const sim::FleetOptions& options, co
   if (run.inputs.autoscaled()) {
     ASSIGN_OR_RETURN(const AutoscaleOptions scaling,
                      sim::autoscale_options(s.hw, model, run.options, s.args.autoscale));
-    run.options.scale_initial = sim::initial_units(s.day.schedule.units_at(0), scaling);
+    run.options.scale_initial = sim::starting_units(s.day.schedule.units_at(0), scaling);
     autoscaler = std::make_unique<sim::DayAutoscaler>(scaling, run.options, s.day.load,
                                                       s.args.autoscale.knows_yesterday,
                                                       run.options.scale_initial, s.day.start_hour);
@@ -216,6 +219,11 @@ Status check_day_options(SimulateArgs& args) {
   RETURN_IF_ERROR(check_range("--expert-imbalance", args.fleet.decode_expert_imbalance, 1, 10));
   RETURN_IF_ERROR(check_range("--prefill-expert-imbalance", args.fleet.prefill_expert_imbalance, 1, 10));
   RETURN_IF_ERROR(check_range("--requests-per-day", args.fleet.requests_per_day, 1, 1e12));
+  if (args.fleet.requests_per_day * args.fleet.fraction > kDayRequestsMax) {
+    return invalid_argument(
+        "--requests-per-day: {:.3g} requests at --fraction {}, a simulated day holds at most {:.3g}",
+        args.fleet.requests_per_day * args.fleet.fraction, args.fleet.fraction, kDayRequestsMax);
+  }
   RETURN_IF_ERROR(check_lengths(args.fleet.lengths));
   RETURN_IF_ERROR(check_scale(args.scale));
   ASSIGN_OR_RETURN(args.fleet.decode_policy, parse_decode_policy(args.decode));
@@ -268,9 +276,10 @@ void add_published_day(CLI::App& simulate, Outcome& outcome) {
       ->capture_default_str();
   day->add_flag("--all-policies", args->all_policies,
                 "Also run every decode policy, and perfect balance, the bound: a table and a chart");
-  day->add_option("--load", args->load_file, "Hourly load (CSV)")->capture_default_str();
-  const CLI::Option* schedule =
-      day->add_option("--schedule", args->schedule_file, "Node schedule (CSV)")->capture_default_str();
+  day->add_option("--load", args->load_file, "Hourly load (CSV)")->check(not_empty())->capture_default_str();
+  const CLI::Option* schedule = day->add_option("--schedule", args->schedule_file, "Node schedule (CSV)")
+                                    ->check(not_empty())
+                                    ->capture_default_str();
   day->add_flag("--perfect-balance", args->fleet.perfect_decode_balance,
                 "Steps as if KV and requests were spread evenly: the bound of every decode policy");
   day->callback([args, of_autoscale, schedule, &outcome] {

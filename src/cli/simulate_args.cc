@@ -7,10 +7,13 @@
 #include <cstdio>
 
 #include "cli/autoscale_flags.h"
+#include "cli/flag_values.h"
 #include "sim/day_report.h"
 
 namespace fathom::cli {
 namespace {
+
+constexpr double kBudgetNodesMax = 16'384;  // what a day's books of its units are made for
 
 constexpr const char* kFaultHelp =
     "KIND@HH:MM[:SS][,key=value...]: unit-loss, slow-rank, stale-reports, flash-crowd, lost-registry, "
@@ -151,6 +154,10 @@ Status check_in_fraction(const std::string& text, double at_s, double fraction) 
 Status prepare(SimulateArgs& args, const char* fact, const char* kind) {
   RETURN_IF_ERROR(check_range("--report-delay", args.fleet.report_delay_ms, 0, 60'000));
   RETURN_IF_ERROR(check_range("--seeds", args.num_seeds, 1, 1000));
+  if (args.fleet.seed > UINT64_MAX - static_cast<uint64_t>(args.num_seeds - 1)) {
+    return invalid_argument("--seeds: {} from --seed {} on go beyond 64 bits", args.num_seeds,
+                            args.fleet.seed);
+  }
   RETURN_IF_ERROR(check_range("--slo-ttft", args.fleet.slo_ttft_s, 1e-3, 1e6));
   RETURN_IF_ERROR(check_range("--slo-speed", args.fleet.slo_tokens_per_s_per_user, 1e-3, 1e6));
   if (!args.compare_dir.empty()) {
@@ -180,11 +187,16 @@ Status finish(sim::Report& report, const SimulateArgs& args) {
 }
 
 void add_common_options(CLI::App& command, SimulateArgs& args) {
-  command.add_option("--profile", args.profile, "Hardware profile (TOML)")->capture_default_str();
+  command.add_option("--profile", args.profile, "Hardware profile (TOML)")
+      ->check(not_empty())
+      ->capture_default_str();
   command.add_option("--price", args.price, "USD per GPU hour (default: the profile's)");
-  command.add_option("--out", args.out_dir, "Directory for report.html, summary.json and CSV files");
-  command.add_option("--compare", args.compare_dir,
-                     "Directory of another run, whose figures are printed beside this one's");
+  command.add_option("--out", args.out_dir, "Directory for report.html, summary.json and CSV files")
+      ->check(not_empty());
+  command
+      .add_option("--compare", args.compare_dir,
+                  "Directory of another run, whose figures are printed beside this one's")
+      ->check(not_empty());
   command.add_option("--seed", args.fleet.seed, "Seed of arrivals, lengths and random policies")
       ->check(seed_number())
       ->capture_default_str();
@@ -197,7 +209,7 @@ void add_common_options(CLI::App& command, SimulateArgs& args) {
       .add_option("--fraction", args.fleet.fraction,
                   "First part of each hour to simulate; state is carried over")
       ->capture_default_str();
-  command.add_option("--fleet", args.fleet_file, "Another fleet (TOML)");
+  command.add_option("--fleet", args.fleet_file, "Another fleet (TOML)")->check(not_empty());
   command.add_option("--fault", args.faults, kFaultHelp);
   command.add_option("--report-delay", args.fleet.report_delay_ms, "Age of a load report on arrival, ms")
       ->capture_default_str();
@@ -233,6 +245,8 @@ std::vector<const CLI::Option*> add_scale_options(CLI::App& command, SimulateArg
 
 Status read_scale_options(SimulateArgs& args) {
   if (args.scale != "autoscale") return ok_status();
+  if (args.budget_given)
+    RETURN_IF_ERROR(check_range("--budget", args.autoscale.budget_nodes, 1, kBudgetNodesMax));
   RETURN_IF_ERROR(check_autoscale_flags(args.autoscale.rules, args.autoscale.times));
   ASSIGN_OR_RETURN(args.autoscale.imbalance,
                    imbalance_of(args.decode, args.kv_imbalance, args.requests_imbalance));

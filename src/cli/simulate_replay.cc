@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#include "cli/flag_values.h"
 #include "cli/simulate_args.h"
 #include "sim/day_report.h"
 #include "sim/fleet_file.h"
@@ -116,9 +117,9 @@ Status size_units(const SimulateArgs& args, const sim::HardwareProfile& hw, cons
     options.budget_nodes =
         fleet.decode_units * fleet.unit_nodes.decode + fleet.prefill_units * fleet.unit_nodes.prefill;
   }
+  options.units_max = {fleet.decode_units, fleet.prefill_units};
   ASSIGN_OR_RETURN(scale.autoscale, sim::autoscale_options(hw, {}, day, options));
-  scale.autoscale->units_max[0] = fleet.prefill_units, scale.autoscale->units_max[1] = fleet.decode_units;
-  scale.initial = sim::initial_units({fleet.decode_units, fleet.prefill_units}, *scale.autoscale);
+  scale.initial = sim::starting_units({fleet.decode_units, fleet.prefill_units}, *scale.autoscale);
   return ok_status();
 }
 
@@ -193,6 +194,9 @@ struct Replay {
 
 Result<std::unique_ptr<Replay>> prepare_replay(const SimulateArgs& args, const sim::HardwareProfile& hw,
                                                sim::Trace whole, uint64_t seed) {
+  RETURN_IF_ERROR(check_span(whole, args.block.rate_scale));
+  if (args.scale == "autoscale")
+    RETURN_IF_ERROR(check_decisions(whole.span_s() / args.block.rate_scale, args.autoscale.rules.interval_s));
   auto replay = std::make_unique<Replay>();
   sim::ReplaySetting& setting = replay->setting;
   const double hour_s = 3600 * args.block.rate_scale;
@@ -347,8 +351,10 @@ void add_replay(CLI::App& command, const std::shared_ptr<SimulateArgs>& args_of,
       ->capture_default_str();
   command.add_flag("--all-policies", args.all_policies, "Also run every other policy, for the table");
   const std::vector<const CLI::Option*> of_autoscale = add_scale_options(command, args);
-  const CLI::Option* schedule = command.add_option("--schedule", args.schedule_file,
-                                                   "With --scale schedule: units by time from the start");
+  const CLI::Option* schedule =
+      command
+          .add_option("--schedule", args.schedule_file, "With --scale schedule: units by time from the start")
+          ->check(not_empty());
   command.callback([args_of, of_autoscale, schedule, also, run, &outcome] {
     SimulateArgs& args = *args_of;
     args.schedule_given = schedule->count() > 0;
@@ -378,6 +384,7 @@ std::function<std::vector<OnlyWith>()> add_synthetic_options(CLI::App& command,
           ->capture_default_str();
   const CLI::Option* load =
       command.add_option("--load", args->load_file, "Hourly load of a diurnal curve (CSV)")
+          ->check(not_empty())
           ->capture_default_str();
   const CLI::Option* day =
       command.add_option("--day-seconds", made.day_seconds, "What its day takes")->capture_default_str();
@@ -408,7 +415,9 @@ void add_replays(CLI::App& simulate, Outcome& outcome) {
   args->profile = "profiles/h800.toml";
   args->scale = "none";
   CLI::App* trace = simulate.add_subcommand("trace", "Replay a trace, exact to the block");
-  trace->add_option("file", args->trace_file, "JSON lines (Mooncake) or CSV (Azure)")->required();
+  trace->add_option("file", args->trace_file, "JSON lines (Mooncake) or CSV (Azure)")
+      ->check(not_empty())
+      ->required();
   add_replay(*trace, args, [] { return std::vector<OnlyWith>(); }, outcome, run_trace);
   const auto made = std::make_shared<SimulateArgs>(*args);
   CLI::App* synthetic = simulate.add_subcommand("synthetic", "Replay a made-up load, exact to the block");

@@ -386,7 +386,9 @@ std::vector<int32_t> read_token_ids(Fields& fields, const char* key, int64_t voc
 
 Result<ModelConfig> parse_model_config(std::string_view label, std::string_view config_text,
                                        std::string_view generation_text) {
-  const std::string path = fmt::format("{}/config.json", label);
+  // A label that is a file's name is the place of what it says; else it is the folder of the two.
+  const std::string path =
+      label.ends_with(".json") ? std::string(label) : fmt::format("{}/config.json", label);
   ASSIGN_OR_RETURN(const Json document, parse_object(path, config_text));
   Fields fields(path, document);
   ModelConfig config;

@@ -1,6 +1,7 @@
 // Splitting rows and reading numbers, with errors that name file, line and field.
 #include "sim/csv.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace fathom::sim {
@@ -36,6 +37,7 @@ std::string printable_excerpt(std::string_view text) {
 std::vector<CsvRow> csv_rows(std::string_view text) {
   std::vector<CsvRow> rows;
   int line = 0;
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   while (!text.empty()) {
     ++line;
     const size_t end = std::min(text.find('\n'), text.size());
@@ -53,6 +55,23 @@ std::vector<CsvRow> csv_rows(std::string_view text) {
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+Status csv_width(const std::string& file, const CsvRow& row, size_t num_fields) {
+  if (row.fields.size() == num_fields) return ok_status();
+  if (row.fields.size() > num_fields) {
+    return invalid_argument("{}:{}: column {}: \"{}\", expected {} columns", file, row.line, num_fields + 1,
+                            printable_excerpt(row.fields[num_fields]), num_fields);
+  }
+  return invalid_argument("{}:{}: column {}: missing, expected {} columns", file, row.line,
+                          row.fields.size() + 1, num_fields);
+}
+
+Status csv_whole(const std::string& file, std::string_view text) {
+  if (text.empty() || text.ends_with('\n')) return ok_status();
+  const std::string_view last = text.substr(text.rfind('\n') + 1);
+  return invalid_argument("{}:{}: \"{}\" does not end in a line feed: the file may be torn", file,
+                          std::count(text.begin(), text.end(), '\n') + 1, printable_excerpt(last));
 }
 
 Result<double> csv_number(const std::string& file, const CsvRow& row, size_t field_idx, std::string_view name,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "base/check.h"
 #include "sim/csv.h"
@@ -45,6 +46,7 @@ Result<DaySchedule> parse_schedule(const std::string& file, std::string_view tex
     ASSIGN_OR_RETURN(const int64_t nodes, csv_integer(file, row, 1, "nodes", 1, 1'000'000));
     ASSIGN_OR_RETURN(const int64_t decode, csv_integer(file, row, 2, "decode_units", 1, kUnitsMax));
     ASSIGN_OR_RETURN(const int64_t prefill, csv_integer(file, row, 3, "prefill_units", 1, kUnitsMax));
+    RETURN_IF_ERROR(csv_width(file, row, 4));
     change.nodes = static_cast<int>(nodes);
     change.units = {static_cast<int>(decode), static_cast<int>(prefill)};
     if (nodes != decode * unit_nodes.decode + prefill * unit_nodes.prefill) {
@@ -153,19 +155,27 @@ Result<HourlyLoad> parse_hourly_load(const std::string& file, std::string_view t
   HourlyLoad out;
   int rows = 0;
   double sum = 0;
-  for (const CsvRow& row : csv_rows(text)) {
-    ASSIGN_OR_RETURN(const double hour, csv_number(file, row, 0, "hour_utc8", 0, 23));
+  RETURN_IF_ERROR(csv_whole(file, text));
+  const std::vector<CsvRow> all = csv_rows(text);
+  const bool header = !all.empty() && all.front().fields[0].starts_with("hour");
+  // The published file has the hour's nodes besides.
+  const size_t width = all.empty() ? 0 : std::clamp<size_t>(all.front().fields.size(), 2, header ? 1000 : 3);
+  for (const CsvRow& row : std::span(all).subspan(header ? 1 : 0)) {
+    RETURN_IF_ERROR(csv_width(file, row, width));
+    ASSIGN_OR_RETURN(const double hour, csv_number(file, row, 0, "hour", 0, 23));
     if (rows == 0) out.start_hour = static_cast<int>(hour);
     if (rows == 24 || hour != (out.start_hour + rows) % 24) {
-      return invalid_argument("{}:{}: hour_utc8: expected {} rows, one per hour in order", file, row.line,
-                              24);
+      return invalid_argument("{}:{}: hour: expected {} rows, one per hour in order", file, row.line, 24);
     }
-    ASSIGN_OR_RETURN(out.load[rows], csv_number(file, row, 1, "income_usd", 0, 1e12));
+    ASSIGN_OR_RETURN(out.load[rows], csv_number(file, row, 1, "load", 0, 1e12));
     sum += out.load[rows];
     ++rows;
   }
-  if (rows != 24) return invalid_argument("{}:{}: hour_utc8: {} of 24 hours", file, rows + 1, rows);
-  if (sum <= 0) return invalid_argument("{}:1: income_usd: no load in any hour", file);
+  if (rows != 24) {
+    return invalid_argument("{}:{}: hour: the file ends after {} of 24 hours", file,
+                            all.empty() ? 1 : all.back().line, rows);
+  }
+  if (sum <= 0) return invalid_argument("{}:{}: load: none in any hour", file, all.front().line);
   return out;
 }
 

@@ -66,7 +66,10 @@ Status read_fleet_file(const std::string& file, std::string_view text, BlockFlee
       return bad(file, node, key.str(), "unknown key");
     }
   }
+  options.prefill_units_place = fleet_place(file, text, "prefill.units");
   for (const bool decode : {false, true}) {
+    const char* field = decode ? "decode.blocks_per_rank" : "prefill.blocks_per_rank";
+    options.blocks_place[decode] = fleet_place(file, text, field);
     const int ranks = decode ? options.decode_ranks : options.prefill_ranks;
     if (options.expert_slots % ranks != 0) {
       const toml::node* section = parsed.table().get(decode ? "decode" : "prefill");
@@ -76,6 +79,18 @@ Status read_fleet_file(const std::string& file, std::string_view text, BlockFlee
     }
   }
   return ok_status();
+}
+
+std::string fleet_place(const std::string& file, std::string_view text, std::string_view field) {
+  const toml::parse_result parsed = toml::parse(text);
+  int line = 1;
+  if (parsed) {
+    const auto at = parsed.table().at_path(field);
+    const auto section = parsed.table().at_path(field.substr(0, field.find('.')));
+    if (const toml::node* node = at ? at.node() : section.node())
+      line = static_cast<int>(node->source().begin.line);
+  }
+  return fmt::format("{}:{}: {}", file, line, field);
 }
 
 namespace {

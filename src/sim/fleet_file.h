@@ -13,6 +13,10 @@ namespace fathom::sim {
 // slots, no unit.
 Status read_fleet_file(const std::string& file, std::string_view text, BlockFleetOptions& options);
 
+// "FILE:LINE: FIELD" of a key that read_fleet_file() has read, such as "decode.ranks"; of one that the file
+// leaves out, its section or the file's first line.
+std::string fleet_place(const std::string& file, std::string_view text, std::string_view field);
+
 // "unit-loss@00:05,for=60,phase=decode,unit=1". Times run from the start of the trace.
 Result<Fault> parse_fault(std::string_view text);
 

@@ -304,14 +304,13 @@ Status validate_day_profile(const HardwareProfile& hw, const ModelShape& model, 
   const FleetShape& shape = options.shape;
   const int gpus = shape.decode_ranks / shape.decode_nodes;
   if (hw.gpus_per_node != gpus) {
-    return invalid_argument("{}: hardware.gpus_per_node: {} GPUs, the day's units are of nodes of {}",
-                            hw.file, hw.gpus_per_node, gpus);
+    return invalid_argument("{}: {} GPUs, the day's units are of nodes of {}", hw.gpus_place,
+                            hw.gpus_per_node, gpus);
   }
   const double room = decode_room_tokens(hw, model, options);
   if (room < 1 || room > static_cast<double>(kRoomTokensMax)) {
-    return invalid_argument(
-        "{}: hardware.hbm_gb: {} GB leave room for {:.0f} KV tokens per decode rank, outside 1..{}", hw.file,
-        hw.hbm_gb, room, kRoomTokensMax);
+    return invalid_argument("{}: {} GB leave room for {:.0f} KV tokens per decode rank, outside 1..{}",
+                            hw.hbm_place, hw.hbm_gb, room, kRoomTokensMax);
   }
   return ok_status();
 }

@@ -436,7 +436,7 @@ TEST(DayAutoscaler, SaysWhichOptionItCannotMeet) {
   };
   EXPECT_EQ(error({}), "");
   EXPECT_EQ(error({.budget_nodes = 21}), "--budget: 21 nodes hold no prefill and decode unit");
-  EXPECT_EQ(error({.prefill_use_at_capacity = 0}), "--unit-use: 0 is outside 0..1");
+  EXPECT_EQ(error({.prefill_use_at_capacity = 0}), "--unit-use: 0 is not above 0 and at most 1");
   EXPECT_EQ(error({.speed_at_capacity = 1000}).substr(0, 43), "--unit-speed: 1000 tokens/s per user, a dec");
 }
 
@@ -504,9 +504,22 @@ TEST(DayFiles, BadInputNamesFileLineAndField) {
   const auto error = [&](const std::string& l, const std::string& s) {
     return parse_day_files("l.csv", l, "s.csv", s).status().message();
   };
-  EXPECT_EQ(error("# x\n12.00,abc,1\n", schedule), "l.csv:2: income_usd: \"abc\" is not a number");
-  EXPECT_EQ(error("12.5,1,1\n", schedule), "l.csv:1: hour_utc8: expected 24 rows, one per hour in order");
-  EXPECT_EQ(error("12,1,1\n13,1,1\n", schedule), "l.csv:3: hour_utc8: 2 of 24 hours");
+  EXPECT_EQ(error("# x\n12.00,abc,1\n", schedule), "l.csv:2: load: \"abc\" is not a number");
+  EXPECT_EQ(error("12.5,1,1\n", schedule), "l.csv:1: hour: expected 24 rows, one per hour in order");
+  EXPECT_EQ(error("12,1,1\n13,1,1\n", schedule), "l.csv:2: hour: the file ends after 2 of 24 hours");
+  EXPECT_EQ(error("", schedule), "l.csv:1: hour: the file ends after 0 of 24 hours");
+  EXPECT_EQ(error("12,1\n13,1,1\n", schedule), "l.csv:2: column 3: \"1\", expected 2 columns");
+  EXPECT_EQ(error("12,1,1\n13,1\n", schedule), "l.csv:2: column 3: missing, expected 3 columns");
+  EXPECT_EQ(error("12,1,1,1\n", schedule), "l.csv:1: column 4: \"1\", expected 3 columns");
+  std::string two_columns, zeros;
+  for (int h = 0; h < 24; ++h)
+    two_columns += fmt::format("{},{}\n", h, 29000 + h), zeros += fmt::format("{},0\n", h);
+  EXPECT_EQ(error("\xef\xbb\xbfhour,load\n" + two_columns, schedule), "");
+  EXPECT_EQ(error(zeros, schedule), "l.csv:1: load: none in any hour");
+  for (size_t cut = 1; cut < 6; ++cut)
+    EXPECT_NE(error(two_columns.substr(0, two_columns.size() - cut), schedule).find("the file may be torn"),
+              std::string::npos);
+  EXPECT_EQ(error(load, "12:00,278,9,29,1\n"), "s.csv:1: column 5: \"1\", expected 4 columns");
   EXPECT_EQ(error(load, "12:00,278,9\n"), "s.csv:1: prefill_units: missing");
   EXPECT_EQ(error(load, "12:60,278,9,29\n"), "s.csv:1: from: \"12:60\" is not a time HH:MM");
   EXPECT_EQ(error(load, "12:00,278,9,28\n"),

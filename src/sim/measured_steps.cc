@@ -106,6 +106,7 @@ class Metrics {
 
 Result<std::vector<MeasuredStep>> steps_from_csv(const std::string& file, std::string_view text) {
   std::vector<MeasuredStep> steps;
+  RETURN_IF_ERROR(csv_whole(file, text));
   for (const CsvRow& row : csv_rows(text)) {
     if (row.fields[0] == "phase") continue;
     MeasuredStep step;
@@ -119,6 +120,8 @@ Result<std::vector<MeasuredStep>> steps_from_csv(const std::string& file, std::s
     ASSIGN_OR_RETURN(step.load_per_rank, csv_number(file, row, 1, load_name, 1e-3, 1e7));
     ASSIGN_OR_RETURN(step.length, csv_number(file, row, 2, length_name, 0, 1e7));
     ASSIGN_OR_RETURN(step.time_ms, csv_number(file, row, 3, "time_ms", 1e-6, 1e9));
+    RETURN_IF_ERROR(csv_width(file, row, 4));
+    step.line = row.line;
     steps.push_back(step);
   }
   if (steps.empty()) return invalid_argument("{}:1: phase: no rows", file);

@@ -15,6 +15,7 @@ struct MeasuredStep {
   double load_per_rank = 0;  // decode: requests; prefill: tokens
   double length = 0;         // decode: KV tokens per request; prefill: context tokens per computed token
   double time_ms = 0;
+  int line = 0;  // of its file, where it has one of its own
 };
 
 // What the measurements do not say themselves.

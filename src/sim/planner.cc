@@ -265,7 +265,7 @@ PlanOutcome make_plan(const PlanInput& in) {
 Status validate_plan_input(const PlanInput& in) {
   const auto positive = [](const char* name, double value) {
     if (!(value > 0)) return invalid_argument("{}: {} must be above 0", name, value);
-    return value < 1e18 ? ok_status() : invalid_argument("{}: {} is above 1e18", name, value);
+    return value <= 1e18 ? ok_status() : invalid_argument("{}: {} is above 1e18", name, value);
   };
   const auto within = [](const char* name, double value, double min, double max) {
     if (value >= min && value <= max) return ok_status();
@@ -275,35 +275,35 @@ Status validate_plan_input(const PlanInput& in) {
     if (value >= 0 && value <= kUnitNodesMax) return ok_status();
     return invalid_argument("{}: {} is outside 0..{}", name, value, kUnitNodesMax);
   };
-  RETURN_IF_ERROR(positive("requests_per_day", in.requests_per_day));
-  RETURN_IF_ERROR(positive("input_tokens_mean", in.input_tokens_mean));
-  RETURN_IF_ERROR(positive("output_tokens_mean", in.output_tokens_mean));
-  RETURN_IF_ERROR(positive("slo_ttft_s", in.slo_ttft_s));
-  RETURN_IF_ERROR(positive("slo_tokens_per_s_per_user", in.slo_tokens_per_s_per_user));
-  RETURN_IF_ERROR(positive("input_cv2", in.input_cv2));
-  RETURN_IF_ERROR(positive("output_cv2", in.output_cv2));
+  RETURN_IF_ERROR(positive("--requests-per-day", in.requests_per_day));
+  RETURN_IF_ERROR(positive("--input-tokens", in.input_tokens_mean));
+  RETURN_IF_ERROR(positive("--output-tokens", in.output_tokens_mean));
+  RETURN_IF_ERROR(positive("--ttft", in.slo_ttft_s));
+  RETURN_IF_ERROR(positive("--tokens-per-s", in.slo_tokens_per_s_per_user));
+  RETURN_IF_ERROR(positive("--input-cv2", in.input_cv2));
+  RETURN_IF_ERROR(positive("--output-cv2", in.output_cv2));
   if (!(in.hit_share >= 0 && in.hit_share < 1))
-    return invalid_argument("hit_share: {} is outside 0..1", in.hit_share);
-  RETURN_IF_ERROR(within("mtp_acceptance", in.mtp_acceptance, 0, 1));
-  RETURN_IF_ERROR(within("kv_imbalance", in.kv_imbalance, 1, 100));
-  RETURN_IF_ERROR(within("requests_imbalance", in.requests_imbalance, 1, 100));
-  RETURN_IF_ERROR(within("expert_popularity_sigma", in.expert_popularity_sigma, 0, 5));
-  RETURN_IF_ERROR(within("expert_popularity_drift", in.expert_popularity_drift, 0, 5));
-  RETURN_IF_ERROR(within("expert_imbalance_scale", in.expert_imbalance_scale, 0, 100));
-  RETURN_IF_ERROR(within("prefill_use_max", in.prefill_use_max, 0.01, 1));
-  RETURN_IF_ERROR(within("prefill_packing", in.prefill_packing, 0.01, 1));
-  RETURN_IF_ERROR(within("ttft_p99_forwards", in.ttft_p99_forwards, 1, 1000));
+    return invalid_argument("--hit-share: {} is not at least 0 and below 1", in.hit_share);
+  RETURN_IF_ERROR(within("--mtp-acceptance", in.mtp_acceptance, 0, 1));
+  RETURN_IF_ERROR(within("--kv-imbalance", in.kv_imbalance, 1, 100));
+  RETURN_IF_ERROR(within("--requests-imbalance", in.requests_imbalance, 1, 100));
+  RETURN_IF_ERROR(within("--expert-sigma", in.expert_popularity_sigma, 0, 5));
+  RETURN_IF_ERROR(within("--expert-drift", in.expert_popularity_drift, 0, 5));
+  RETURN_IF_ERROR(within("--expert-imbalance-scale", in.expert_imbalance_scale, 0, 100));
+  RETURN_IF_ERROR(within("--prefill-use", in.prefill_use_max, 0.01, 1));
+  RETURN_IF_ERROR(within("--prefill-packing", in.prefill_packing, 0.01, 1));
+  RETURN_IF_ERROR(within("--ttft-forwards", in.ttft_p99_forwards, 1, 1000));
   if (!(in.peak_over_mean >= 1 && in.peak_over_mean <= 2)) {
-    return invalid_argument("peak_over_mean: {} is outside 1..2; a sharper day needs its hours",
+    return invalid_argument("--peak: {} is outside 1..2; a sharper day needs its hours (--day-load)",
                             in.peak_over_mean);
   }
-  RETURN_IF_ERROR(within("kv_retention_hours", in.kv_retention_hours, 0, 1e6));
-  RETURN_IF_ERROR(within("redundancy_gain_min", in.redundancy_gain_min, 0, 1));
-  RETURN_IF_ERROR(unit_nodes("decode_nodes", in.decode_nodes));
-  RETURN_IF_ERROR(unit_nodes("prefill_nodes", in.prefill_nodes));
-  RETURN_IF_ERROR(within("spare_units", in.spare_units, 0, kSpareUnitsMax));
-  if (in.nodes_max < 1) return invalid_argument("nodes_max: a budget below one unit");
-  return within("nodes_max", in.nodes_max, 1, kNodesMax);
+  RETURN_IF_ERROR(within("--kv-retention-hours", in.kv_retention_hours, 0, 1e6));
+  RETURN_IF_ERROR(within("--redundancy-gain", in.redundancy_gain_min, 0, 1));
+  RETURN_IF_ERROR(unit_nodes("--decode-nodes", in.decode_nodes));
+  RETURN_IF_ERROR(unit_nodes("--prefill-nodes", in.prefill_nodes));
+  RETURN_IF_ERROR(within("--spare-units", in.spare_units, 0, kSpareUnitsMax));
+  if (in.nodes_max < 1) return invalid_argument("--nodes-max: {} is a budget below one unit", in.nodes_max);
+  return within("--nodes-max", in.nodes_max, 1, kNodesMax);
 }
 
 }  // namespace fathom::sim

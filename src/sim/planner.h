@@ -120,7 +120,7 @@ PlanInput at_sizes_of(const PlanInput& input, const PlanResult& plan);
 // The day's deviations from its mean times `factor`.
 void scale_day_shape(PlanInput& input, double factor);
 
-// Says what is wrong with an input, naming the field.
+// Says what is wrong with an input, naming the flag of `fathom plan` that gives it.
 Status validate_plan_input(const PlanInput& input);
 
 // Fits decode_phi and prefill_phi to measured steps of the given units, by least squares. Measurements give

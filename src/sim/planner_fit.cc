@@ -25,6 +25,14 @@ struct Fit {
   }
 };
 
+// Of the steps of a phase; 0: they have none.
+int first_line(const std::vector<MeasuredStep>& steps, bool decode) {
+  for (const MeasuredStep& step : steps) {
+    if (step.decode == decode) return step.line;
+  }
+  return 0;
+}
+
 }  // namespace
 
 Result<ProfileFit> fit_profile(const std::vector<MeasuredStep>& steps, const HardwareProfile& hw,
@@ -44,13 +52,19 @@ Result<ProfileFit> fit_profile(const std::vector<MeasuredStep>& steps, const Har
       prefill_fit.add(model.layers * layer_us / 1e3 + plain.prefill_host_ms, step.time_ms);
     }
   }
+  const auto set = [&](const char* name, const Fit& of, int line) {
+    const Status status = set_profile_constant(fit.hw, name, of.phi());
+    if (status.ok()) return ok_status();
+    return invalid_argument("{}time_ms: the measured steps give a {} of {:.4g}, outside 0.01..100",
+                            line > 0 ? fmt::format("{}: ", line) : "", name, of.phi());
+  };
   if (!decode_fit.rows.empty()) {
-    RETURN_IF_ERROR(set_profile_constant(fit.hw, "residual.decode_phi", decode_fit.phi()));
+    RETURN_IF_ERROR(set("residual.decode_phi", decode_fit, first_line(steps, true)));
     fit.decode_rows = static_cast<int>(decode_fit.rows.size());
     fit.decode_rms_percent = decode_fit.rms_percent();
   }
   if (!prefill_fit.rows.empty()) {
-    RETURN_IF_ERROR(set_profile_constant(fit.hw, "residual.prefill_phi", prefill_fit.phi()));
+    RETURN_IF_ERROR(set("residual.prefill_phi", prefill_fit, first_line(steps, false)));
     fit.prefill_rows = static_cast<int>(prefill_fit.rows.size());
     fit.prefill_rms_percent = prefill_fit.rms_percent();
   }

@@ -64,29 +64,37 @@ TEST(Planner, SaysWhyNothingFits) {
 TEST(Planner, BadInputNamesTheField) {
   PlanInput in = published_layout();
   in.hit_share = 1;
-  EXPECT_EQ(validate_plan_input(in).message(), "hit_share: 1 is outside 0..1");
+  EXPECT_EQ(validate_plan_input(in).message(), "--hit-share: 1 is not at least 0 and below 1");
   in = published_layout();
   in.requests_per_day = 0;
-  EXPECT_EQ(validate_plan_input(in).message(), "requests_per_day: 0 must be above 0");
+  EXPECT_EQ(validate_plan_input(in).message(), "--requests-per-day: 0 must be above 0");
   in = published_layout();
   in.peak_over_mean = 3;
   EXPECT_EQ(validate_plan_input(in).message(),
-            "peak_over_mean: 3 is outside 1..2; a sharper day needs its hours");
+            "--peak: 3 is outside 1..2; a sharper day needs its hours (--day-load)");
   in = published_layout();
   in.kv_retention_hours = std::nan("");
-  EXPECT_EQ(validate_plan_input(in).message(), "kv_retention_hours: nan is outside 0..1000000");
+  EXPECT_EQ(validate_plan_input(in).message(), "--kv-retention-hours: nan is outside 0..1000000");
   in = published_layout();
   in.kv_imbalance = 0.9;
-  EXPECT_EQ(validate_plan_input(in).message(), "kv_imbalance: 0.9 is outside 1..100");
+  EXPECT_EQ(validate_plan_input(in).message(), "--kv-imbalance: 0.9 is outside 1..100");
   in = published_layout();
   in.ttft_p99_forwards = std::nan("");
-  EXPECT_EQ(validate_plan_input(in).message(), "ttft_p99_forwards: nan is outside 1..1000");
+  EXPECT_EQ(validate_plan_input(in).message(), "--ttft-forwards: nan is outside 1..1000");
   in = published_layout();
   in.spare_units = -1;
-  EXPECT_EQ(validate_plan_input(in).message(), "spare_units: -1 is outside 0..100");
+  EXPECT_EQ(validate_plan_input(in).message(), "--spare-units: -1 is outside 0..100");
   in = published_layout();
   in.decode_nodes = -1;
-  EXPECT_EQ(validate_plan_input(in).message(), "decode_nodes: -1 is outside 0..128");
+  EXPECT_EQ(validate_plan_input(in).message(), "--decode-nodes: -1 is outside 0..128");
+  in = published_layout();
+  in.requests_per_day = 1e18;
+  EXPECT_TRUE(validate_plan_input(in).ok());
+  in.requests_per_day = 2e18;
+  EXPECT_EQ(validate_plan_input(in).message(), "--requests-per-day: 2e+18 is above 1e18");
+  in = published_layout();
+  in.nodes_max = 0;
+  EXPECT_EQ(validate_plan_input(in).message(), "--nodes-max: 0 is a budget below one unit");
 }
 
 TEST(Planner, AFreeFleetAndAModelWithoutSharedExpertsHaveAPlan) {
@@ -136,6 +144,15 @@ TEST(Planner, FitsAProfileToMeasurements) {
   EXPECT_EQ(error("decode,40,4989\n"), "m.csv:1: time_ms: missing");
   EXPECT_EQ(error("encode,40,4989,1\n"), "m.csv:1: phase: \"encode\" is neither decode nor prefill");
   EXPECT_EQ(error("phase,load,length,time_ms\n"), "m.csv:1: phase: no rows");
+  EXPECT_EQ(error("phase,load,length,time_ms\ndecode,40,4989,45,9\n"),
+            "m.csv:2: column 5: \"9\", expected 4 columns");
+  EXPECT_EQ(error("decode,40,4989,45\ndecode,24,4989,4"),
+            "m.csv:2: \"decode,24,4989,4\" does not end in a line feed: the file may be torn");
+  const auto slow_step = steps_from_csv("m.csv", "# slow\ndecode,40,4989,1e9\n").value();
+  EXPECT_TRUE(fit_profile(slow_step, test_profile("h800"), {}, decode, {})
+                  .status()
+                  .message()
+                  .starts_with("2: time_ms: the measured steps give a residual.decode_phi of "));
 }
 
 // A unit's slowest rank makes its steps. What the plan's imbalances explain of a measured step is not phi's.

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "base/toml.h"
 
 namespace fathom::sim {
@@ -96,6 +97,7 @@ struct Merged {
   std::map<std::string, double, std::less<>> values;
   std::map<std::string, std::string, std::less<>> section_at;  // section -> "file:line"
   std::string name, kind, root_file;
+  std::string hbm_place, gpus_place;
 };
 
 Status at(const std::string& file, const toml::source_region& where, std::string_view field,
@@ -111,6 +113,8 @@ Status merge_section(const std::string& file, std::string_view section, const to
     if (name == "hardware.name" || name == "hardware.kind") {
       const auto text = node.value<std::string>();
       if (!text) return at(file, node.source(), name, "expected a string");
+      if (has_control_characters(*text))
+        return at(file, node.source(), name, "a control character in a name");
       if (name == "hardware.kind" && *text != "measured" && *text != "scaled") {
         return at(file, node.source(), name, "expected \"measured\" or \"scaled\"");
       }
@@ -129,6 +133,10 @@ Status merge_section(const std::string& file, std::string_view section, const to
       return at(file, node.source(), name, fmt::format("{} is not a whole number", value));
     }
     merged.values[name] = value;
+    if (name == "hardware.hbm_gb" || name == "hardware.gpus_per_node") {
+      std::string& place = name == "hardware.hbm_gb" ? merged.hbm_place : merged.gpus_place;
+      place = fmt::format("{}:{}: {}", file, node.source().begin.line, name);
+    }
   }
   return ok_status();
 }
@@ -204,7 +212,8 @@ Result<HardwareProfile> load_profile(const std::string& path, const ReadFile& re
   Merged merged;
   RETURN_IF_ERROR(merge_file(path, read_file, 0, merged));
   HardwareProfile profile{};
-  profile.file = path;
+  profile.hbm_place = merged.hbm_place;
+  profile.gpus_place = merged.gpus_place;
   profile.name = merged.name;
   profile.kind = merged.kind;
   const auto where = [&](std::string_view section) {

@@ -12,7 +12,8 @@
 namespace fathom::sim {
 
 struct HardwareProfile {
-  std::string file;  // where it was read from
+  std::string hbm_place,
+      gpus_place;    // "FILE:LINE: FIELD" of hbm_gb and gpus_per_node, which a fleet may not suit
   std::string hash;  // XXH3-64 over every field and value, 16 hexadecimal digits; every output names it
   std::string name;  // "H800"
   std::string kind;  // "measured" or "scaled"

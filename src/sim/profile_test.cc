@@ -102,6 +102,8 @@ TEST(Profile, WrongValuesNameTheirLine) {
             "dir/p.toml:17: gemm.smoothing: 0.5 is outside 1..100");
   EXPECT_EQ(load_error(replaced(good_text(), "k_half = 543.0", "k_hlf = 543.0")),
             "dir/p.toml:18: gemm.k_hlf: unknown constant");
+  EXPECT_EQ(load_error("[hardware]\nname = \"H8\\n00\"\n"),
+            "dir/p.toml:2: hardware.name: a control character in a name");
   EXPECT_NE(load_error("[gemm\n").find("dir/p.toml:1: toml:"), std::string::npos);
 }
 

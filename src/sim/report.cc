@@ -69,6 +69,8 @@ Result<Summary> parse_summary_json(const std::string& file, std::string_view tex
       summary.facts[name] = value.substr(1, value.size() - 2);
       continue;
     }
+    if (value.starts_with('"'))
+      return make_status(StatusCode::kDataLoss, "{}:{}: {}: the text does not end", file, line, name);
     double number = 0;
     const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (error != std::errc() || stop != value.data() + value.size() || !std::isfinite(number)) {

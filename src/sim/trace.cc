@@ -14,7 +14,8 @@ namespace fathom::sim {
 namespace {
 
 constexpr int32_t kTokensMax = 10'000'000;
-constexpr double kTimestampMsMax = 1e12;
+constexpr std::string_view kSpaces = " \t\r\n";
+constexpr double kTimestampMsMax = 1e14;  // times since 1970 are 1.7e12
 
 // Reads the flat objects of a trace's lines: numbers and one list of numbers, in any order.
 class LineReader {
@@ -75,6 +76,7 @@ Result<TraceRequest> parse_json_line(const std::string& file, int line, std::str
   LineReader in(file, line, text);
   TraceRequest request;
   request.arrival_us = -1;
+  if (in.take('[')) return in.error("object", "'[': a trace is one object per line, not a list");
   if (!in.take('{')) return in.error("object", "expected '{'");
   do {
     ASSIGN_OR_RETURN(const std::string_view field, in.key());
@@ -110,13 +112,16 @@ Result<TraceRequest> parse_json_line(const std::string& file, int line, std::str
 Result<Trace> parse_json_lines(const std::string& file, std::string_view text) {
   Trace trace{file, 512, {}};
   int line = 0;
+  int64_t first_us = 0;
   while (!text.empty()) {
     ++line;
     const size_t end = std::min(text.find('\n'), text.size());
     const std::string_view row = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (row.empty()) continue;
+    if (row.find_first_not_of(kSpaces) == std::string_view::npos) continue;
     ASSIGN_OR_RETURN(TraceRequest request, parse_json_line(file, line, row));
+    if (trace.requests.empty()) first_us = request.arrival_us;
+    request.arrival_us -= first_us;
     if (!trace.requests.empty() && request.arrival_us < trace.requests.back().arrival_us) {
       return invalid_argument("{}:{}: timestamp: earlier than the line before", file, line);
     }
@@ -126,8 +131,15 @@ Result<Trace> parse_json_lines(const std::string& file, std::string_view text) {
                               request.blocks.size(), request.input_tokens);
     }
     trace.requests.push_back(std::move(request));
+    trace.end_place = fmt::format("{}:{}: timestamp", file, line);
   }
   return trace;
+}
+
+int days_in_month(int year, int month) {
+  const bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+  if (month == 2) return leap ? 29 : 28;
+  return month == 4 || month == 6 || month == 9 || month == 11 ? 30 : 31;
 }
 
 // Days from 1970-01-01 in the Gregorian calendar.
@@ -158,9 +170,13 @@ Result<int64_t> parse_time(const std::string& file, const CsvRow& row, std::stri
     good = whole(text.substr(kParts[i].at, kParts[i].size), part[i]) && part[i] >= kParts[i].min &&
            part[i] <= kParts[i].max && text[kParts[i].at + kParts[i].size] == kParts[i].after;
   }
+  good = good && part[2] <= days_in_month(part[0], part[1]);
+  const bool plain = good && text.substr(17).find_first_not_of("0123456789.") == std::string_view::npos;
   double second = 0;
-  good = good && whole(text.substr(17), second) && second >= 0 && second < 61;
-  if (!good) return invalid_argument("{}:{}: TIMESTAMP: \"{}\" is not a time", file, row.line, text);
+  good = plain && (text.size() == 19 || text[19] == '.') && whole(text.substr(17), second) && second < 61;
+  if (!good)
+    return invalid_argument("{}:{}: TIMESTAMP: \"{}\" is not a time", file, row.line,
+                            printable_excerpt(text));
   const int64_t minutes = (days_of(part[0], part[1], part[2]) * 24 + part[3]) * 60 + part[4];
   return minutes * 60'000'000 + static_cast<int64_t>(second * 1e6);
 }
@@ -233,14 +249,20 @@ Result<Trace> parse_csv(const std::string& file, std::string_view text) {
     }
     trace.requests.push_back({at - first, static_cast<int32_t>(input), static_cast<int32_t>(output), {}});
   }
-  if (!trace.requests.empty()) trace.doubt = doubt_of_the_end(file, text, rows.back(), column);
+  if (!trace.requests.empty()) {
+    trace.doubt = doubt_of_the_end(file, text, rows.back(), column);
+    trace.end_place = fmt::format("{}:{}: {}", file, rows.back().line, kColumns[0]);
+  }
   return trace;
 }
 
 }  // namespace
 
 Result<Trace> parse_trace(const std::string& file, std::string_view text) {
-  ASSIGN_OR_RETURN(Trace trace, text.starts_with('{') ? parse_json_lines(file, text) : parse_csv(file, text));
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  const std::string_view content = text.substr(std::min(text.find_first_not_of(kSpaces), text.size()));
+  const bool json = content.starts_with('{') || content.starts_with('[');
+  ASSIGN_OR_RETURN(Trace trace, json ? parse_json_lines(file, text) : parse_csv(file, text));
   if (trace.requests.empty()) return invalid_argument("{}:1: trace: no requests", file);
   return trace;
 }
@@ -278,7 +300,7 @@ TraceStats trace_stats(const Trace& trace) {
   const auto n = static_cast<double>(trace.requests.size());
   s.duration_s =
       static_cast<double>(trace.requests.back().arrival_us - trace.requests.front().arrival_us) / 1e6;
-  s.requests_per_s = n / std::max(s.duration_s, 1e-3);
+  s.requests_per_s = s.duration_s > 0 ? n / s.duration_s : 0;
   s.input_mean = in / n;
   s.input_cv2 = std::max(1e-3, in2 / n / (s.input_mean * s.input_mean) - 1);
   s.output_mean = out / n;
@@ -289,7 +311,7 @@ TraceStats trace_stats(const Trace& trace) {
 }
 
 Result<Trace> first_part_of_each_hour(const Trace& trace, double fraction, double hour_s) {
-  Trace part{trace.name, trace.block_tokens, {}, trace.doubt};
+  Trace part{trace.name, trace.block_tokens, {}, trace.doubt, trace.end_place};
   const auto hour_us = static_cast<int64_t>(hour_s * 1e6);
   const auto window_us = static_cast<int64_t>(hour_s * 1e6 * fraction);
   for (const TraceRequest& r : trace.requests) {

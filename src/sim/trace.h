@@ -12,7 +12,7 @@
 namespace fathom::sim {
 
 struct TraceRequest {
-  int64_t arrival_us = 0;
+  int64_t arrival_us = 0;  // from the first request's arrival
   int32_t input_tokens = 0;
   int32_t output_tokens = 0;
   // Chain of prefix blocks: equal hashes at equal places mean equal tokens so far. Every block is full but
@@ -27,14 +27,17 @@ struct Trace {
   // Empty, or what a reader should be told: "FILE:LINE: FIELD: ...". A CSV file that does not end in a line
   // feed may have lost digits of its last number; nothing in it tells, and published traces end that way.
   std::string doubt = {};
+  std::string end_place = {};  // "FILE:LINE: FIELD" of the last arrival
+  double span_s() const { return static_cast<double>(requests.back().arrival_us) / 1e6; }
   bool has_blocks() const { return !requests.empty() && !requests.front().blocks.empty(); }
 };
 
-// By the first byte: '{' is JSON lines, anything else CSV. Errors name file, line and field.
+// By the first character: '{' or '[' is JSON, anything else CSV; a byte order mark is skipped. Errors name
+// file, line and field.
 Result<Trace> parse_trace(const std::string& file, std::string_view text);
 
 struct TraceStats {
-  double requests_per_s = 0;
+  double requests_per_s = 0;  // 0 where all arrive at one instant: such a trace tells no rate
   double input_mean = 0, input_cv2 = 0, output_mean = 0, output_cv2 = 0;
   int32_t input_max = 0;
   double hit_share_bound = 0;  // prompt tokens in whole blocks seen before, with a cache that forgets nothing

@@ -111,6 +111,39 @@ TEST(Trace, BadInputNamesFileLineAndField) {
             "t.jsonl:1: input_length: 6.5 is not a whole number");
   EXPECT_EQ(error_of("{\"timestamp\": 6, \"timestamp\": 7}"), "t.jsonl:1: timestamp: given twice");
   EXPECT_EQ(error_of(""), "t.jsonl:1: trace: no requests");
+  EXPECT_EQ(error_of("\n[{\"timestamp\": 6}]"),
+            "t.jsonl:2: object: '[': a trace is one object per line, not a list");
+  for (const char* time : {"2023-02-31 18:15:46", "2023-02-29 00:00:00", "1900-02-29 00:00:00",
+                           "2023-11-31 00:00:00", "2023-11-16 18:15:01e1", "2023-11-16 18:15:1e1",
+                           "2023-11-16 18:15:46x", "2023-11-16 18:15:461", "2023-11-16 18:15:61"}) {
+    EXPECT_EQ(error_of(std::string(time) + ",1,1\n"),
+              fmt::format("t.jsonl:1: TIMESTAMP: \"{}\" is not a time", time));
+  }
+}
+
+TEST(Trace, TimesRunFromTheFirstRequest) {
+  const std::string tail = ", \"input_length\": 1, \"output_length\": 1}\n";
+  const Trace trace = parse_trace("t.jsonl", "{\"timestamp\": 1700000000000.5" + tail +
+                                                 "\n{\"timestamp\": 1700000001000" + tail)
+                          .value();
+  EXPECT_EQ(trace.requests[0].arrival_us, 0);
+  EXPECT_EQ(trace.requests[1].arrival_us, 999'500);
+  EXPECT_EQ(trace.end_place, "t.jsonl:3: timestamp");
+  EXPECT_EQ(trace_stats(trace).requests_per_s, 2 / 0.9995);
+  const Trace csv = parse_trace("t.csv", "2023-11-16 18:15:46,1,1\n2023-11-16 18:15:48,1,1\n").value();
+  EXPECT_EQ(csv.end_place, "t.csv:2: TIMESTAMP");
+  EXPECT_EQ(csv.span_s(), 2);
+  // One instant tells no rate.
+  EXPECT_EQ(trace_stats(parse_trace("t.csv", "2023-11-16 18:15:46,1,1\n").value()).requests_per_s, 0);
+}
+
+TEST(Trace, AByteOrderMarkAndSpaceBeforeTheFirstLineAreSkipped) {
+  const std::string json = "{\"timestamp\": 6, \"input_length\": 1, \"output_length\": 1}\n";
+  const std::string csv = "2023-11-16 18:15:46,1,1\n", mark = "\xef\xbb\xbf";
+  for (const std::string& text : {mark + json, " " + json, "\r\n\t" + json, mark + csv,
+                                  mark + "TIMESTAMP,ContextTokens,GeneratedTokens\n" + csv}) {
+    EXPECT_EQ(error_of(text), "");
+  }
 }
 
 // A torn JSON line never reads whole, a torn CSV row only where digits of its last number are gone; nothing

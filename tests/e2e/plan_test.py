@@ -290,7 +290,7 @@ BAD = {
                                       r"FILE:1: nodes: 278 do not divide into 9 units of 18 and 28 of 4"),
     "budget below one unit": ("", ["simulate", "published-day", "--scale", "autoscale", "--budget", "21"],
                               r"--budget: 21 nodes hold no prefill and decode unit"),
-    "plan's budget": ("", ["plan", "--nodes-max", "0"], r"nodes_max: a budget below one unit"),
+    "plan's budget": ("", ["plan", "--nodes-max", "0"], r"--nodes-max: 0 is a budget below one unit"),
     "measurements": ("decode,40,4989\n", ["plan", "--profile-from", "FILE"], r"FILE:1: time_ms: missing"),
     "torn fleet": ("[prefill\n", ["simulate", "synthetic", "--fleet", "FILE"], r"FILE:1: toml: "),
     "bytes for a fleet": (b"\xff\x00", ["simulate", "synthetic", "--fleet", "FILE"], r"FILE:1: toml: "),
@@ -299,7 +299,7 @@ BAD = {
                          r"FILE:\d+: "),
     "folder for a file": ("", ["simulate", "synthetic", "--fleet", "src"], r"src: is a directory"),
     "profile without room": (PROFILE.replace("hbm_gb = 80", "hbm_gb = 30"), ["simulate", "synthetic", "--profile", "FILE"],
-                             r"FILE: hardware\.hbm_gb: 30 GB leave room for"),
+                             r"FILE:\d+: hardware\.hbm_gb: 30 GB leave room for"),
     "folder that cannot be": ("", ["simulate", "published-day", "--out", "FILE"], r"--out: FILE: Not a directory"),
     "plan's folder": ("", ["plan", "--out", "/proc/x"], r"--out: /proc/x: "),
     "no run to compare": ("", ["simulate", "published-day", "--compare", "src"], r"src/summary\.json: cannot be read"),
@@ -308,7 +308,7 @@ BAD = {
     "routers": ("", ["simulate", "synthetic", "--routers", "0"], r"--routers: 0 is outside 1\.\.64"),
     "no tokens": ("", ["simulate", "synthetic", "--input-tokens", "0"], r"--input-tokens: 0 is outside 1\.\."),
     "unit use": ("", ["simulate", "published-day", "--scale", "autoscale", "--unit-use", "nan"],
-                 r"--unit-use: -?nan is outside 0\.\.1"),
+                 r"--unit-use: -?nan is not above 0 and at most 1"),
     "unit speed": ("", ["simulate", "published-day", "--scale", "autoscale", "--unit-speed", "1000"],
                    r"--unit-speed: 1000 tokens/s per user, a decode unit of one request per rank gives "),
     "option of another scale": ("", ["simulate", "published-day", "--budget", "200"],
@@ -325,9 +325,9 @@ BAD = {
     "unknown policy": ("", ["plan", "--decode", "all"], r"decode policy 'all' is none of "),
     "unit times": ("", ["plan", "--replay", "data/azure_conv_2023.csv", "--unit-start", "-1"],
                    r"--unit-start: -1 is outside 0\.\.86400"),
-    "no spread": ("", ["plan", "--kv-imbalance", "0.5"], r"kv_imbalance: 0\.5 is outside 1\.\.100"),
-    "forwards": ("", ["plan", "--ttft-forwards", "nan"], r"ttft_p99_forwards: -?nan is outside 1\.\.1000"),
-    "spares": ("", ["plan", "--spare-units", "101"], r"spare_units: 101 is outside 0\.\.100"),
+    "no spread": ("", ["plan", "--kv-imbalance", "0.5"], r"--kv-imbalance: 0\.5 is outside 1\.\.100"),
+    "forwards": ("", ["plan", "--ttft-forwards", "nan"], r"--ttft-forwards: -?nan is outside 1\.\.1000"),
+    "spares": ("", ["plan", "--spare-units", "101"], r"--spare-units: 101 is outside 0\.\.100"),
     "a name no file can carry": ("", ["plan", "--emit", "toml", "--model", "a\nb/config.json"],
                                  r"--emit: the model's folder has a name that is no printable UTF-8"),
     "a name of no script": ("", ["plan", "--emit", "toml", "--model", "a\udcff/config.json"],
@@ -356,9 +356,9 @@ BAD = {
     "nodes of a fixed fleet": ("", ["simulate", "published-day", "--fault", "no-nodes@22:00"],
                                r"--fault: \"no-nodes@22:00\": only with --scale autoscale"),
     "day's blocks": ("[prefill]\nblocks_per_rank = 400\n", ["simulate", "published-day", "--fleet", "FILE"],
-                     r"--fleet: FILE: prefill\.blocks_per_rank: "),
+                     r"FILE:2: prefill\.blocks_per_rank: "),
     "day's nodes": ("[decode]\nranks = 12\n", ["simulate", "published-day", "--fleet", "FILE"],
-                    r"--fleet: FILE: decode\.ranks: 12 ranks do not fill nodes of 8 GPUs"),
+                    r"FILE:2: decode\.ranks: 12 ranks do not fill nodes of 8 GPUs"),
     "fraction of nothing": ("", ["simulate", "synthetic", "--fraction", "0"], r"--fraction: 0 is outside 0\.002\.\.1"),
     "arrivals": ("", ["simulate", "synthetic", "--arrivals", "weekly"], r"--arrivals: \"weekly\" is none of "),
     "variation of even arrivals": ("", ["simulate", "synthetic", "--arrival-cv2", "3"],
@@ -369,6 +369,59 @@ BAD = {
                                  r"--other-hit: only with --hits two-class"),
     "columns without a name": ("2023-11-16 18:15:46.68,5,6,chat\n", ["simulate", "trace", "FILE"],
                                r"FILE:1: column 4: \"chat\" has no name"),
+    "torn load": ("\n".join(f"{h},29855" for h in range(24))[:-3], ["plan", "--day-load", "FILE"],
+                  r'FILE:24: "23,29" does not end in a line feed: the file may be torn'),
+    "load of three": ("12,1,1\n13,1\n", ["simulate", "published-day", "--load", "FILE"], r"FILE:2: column 3: missing"),
+    "load with a column too many": ("hour,load\n0,1,2\n", ["plan", "--day-load", "FILE"], r'FILE:2: column 3: "2"'),
+    "torn measurements": ("decode,40,4989,45\ndecode,24,4989,4", ["plan", "--profile-from", "FILE"],
+                          r'FILE:2: "decode,24,4989,4" does not end in a line feed'),
+    "measurements with a column too many": ("decode,40,4989,45,1\n", ["plan", "--profile-from", "FILE"], r'FILE:1: column 5: "1"'),
+    "measurements no profile has": ("phase,load,length,time_ms\ndecode,40,4989,1e9\n", ["plan", "--profile-from", "FILE"],
+                                    r"FILE:2: time_ms: the measured steps give a residual\.decode_phi of "),
+    "schedule with a column too many": ("12:00,278,9,29,1\n", ["simulate", "published-day", "--schedule", "FILE"],
+                                        r'FILE:1: column 5: "1"'),
+    "plan's budget below its units": ("", ["plan", "--decode-nodes", "18", "--prefill-nodes", "4", "--nodes-max", "21"],
+                                      r"--nodes-max: 21 is a budget below one unit: the smallest that hold the model take 22"),
+    "plan's budget of one node": ("", ["plan", "--nodes-max", "1"], r"--nodes-max: 1 is a budget below one unit: the smallest "),
+    "hits of all": ("", ["plan", "--hit-share", "1"], r"--hit-share: 1 is not at least 0 and below 1"),
+    "requests": ("", ["plan", "--requests-per-day", "2e18"], r"--requests-per-day: 2e\+18 is above 1e18"),
+    "peak": ("", ["plan", "--peak", "3"], r"--peak: 3 is outside 1\.\.2"),
+    "no unit use": ("", ["simulate", "published-day", "--scale", "autoscale", "--unit-use", "0"],
+                    r"--unit-use: 0 is not above 0 and at most 1"),
+    "line feed in a name": (PROFILE.replace('"H800"', '"H8\\n00"', 1), ["plan", "--profile", "FILE"],
+                            r"FILE:\d+: hardware\.name: a control character in a name"),
+    "too many blocks": ("[decode]\nunits = 1000\nranks = 288\nblocks_per_rank = 16777216\n",
+                        ["simulate", "synthetic", "--fleet", "FILE"], r"FILE:4: decode\.blocks_per_rank: \d+ KV blocks in all"),
+    "trace of one instant": (TRACE_LINE * 3, ["plan", "--trace", "FILE"],
+                             r"FILE:3: timestamp: all 3 requests arrive at one instant, which tells no rate"),
+    "list for a trace": (f"[{TRACE_LINE}]", ["simulate", "trace", "FILE"], r"FILE:1: object: '\[': a trace is one object per line"),
+    "day that no month has": ("2023-02-31 18:15:46,5,6\n", ["simulate", "trace", "FILE"],
+                              r'FILE:1: TIMESTAMP: "2023-02-31 18:15:46" is not a time'),
+    "trace of centuries": ("1970-01-01 00:00:00,5,6\n9999-01-01 00:00:00,5,6\n", ["simulate", "trace", "FILE"],
+                           r"FILE:2: TIMESTAMP: 2932532\.0 days after the first arrival, a replay takes at most 31"),
+    "trace of years": (TRACE_LINE + TRACE_LINE.replace("5", "1000000000000", 1),
+                       ["simulate", "trace", "FILE", "--scale", "autoscale"],
+                       r"FILE:2: timestamp: 11574\.1 days after the first arrival, a replay takes at most 31"),
+    "dry run of years": (TRACE_LINE + TRACE_LINE.replace("5", "1000000000000", 1), ["plan", "--replay", "FILE"],
+                         r"FILE:2: timestamp: 11574\.1 days"),
+    "load slowed down": ("", ["simulate", "synthetic", "--seconds", "3600", "--rate", "0.001"],
+                         r"--seconds: 41\.\d days after the first arrival at this --rate"),
+    "decisions without end": (TRACE_LINE + TRACE_LINE.replace("5", "2500000000", 1),
+                              ["plan", "--replay", "FILE", "--decide-every", "1"],
+                              r"--decide-every: 1 s over 28\.9 days are 2500000 decisions, a replay takes at most 500000"),
+    "decisions of a replay": (TRACE_LINE + TRACE_LINE.replace("5", "2500000000", 1),
+                              ["simulate", "trace", "FILE", "--scale", "autoscale", "--decide-every", "1"],
+                              r"--decide-every: 1 s over 28\.9 days are 2500000 decisions"),
+    "budget without end": ("", ["simulate", "published-day", "--scale", "autoscale", "--budget", "10000000"],
+                           r"--budget: 10000000 is outside 1\.\.16384"),
+    "requests without end": ("", ["simulate", "published-day", "--fraction", "0.002", "--requests-per-day", "1e12"],
+                             r"--requests-per-day: 2e\+09 requests at --fraction 0\.002, a simulated day holds at most 1e\+09"),
+    "tied units of no such fleet": ("[prefill]\nunits = 3\nranks = 32\n[decode]\nunits = 2\nranks = 72\n",
+                                    ["simulate", "synthetic", "--fleet", "FILE", "--scale", "autoscale", "--tied"],
+                                    r"--tied: one decode unit and five prefill units go together, the fleet has 2 and 3"),
+    "seeds that wrap": ("", ["simulate", "synthetic", "--seed", "18446744073709551615", "--seeds", "2"],
+                        r"--seeds: 2 from --seed 18446744073709551615 on go beyond 64 bits"),
+    "file without end": ("", ["simulate", "trace", "/dev/zero"], r"/dev/zero: is a device, not a file"),
     "no such file": ("", ["simulate", "trace", "no-such-file"], r"no-such-file: cannot be read"),
 }
 
@@ -394,6 +447,32 @@ def test_flags_that_contradict_or_wrap_are_one_line_and_exit_2(args):
     done = fathom(*args)
     assert done.returncode == 2 and not done.stdout, done.stdout
     assert len(done.stderr.splitlines()) == 1 and args[-2] in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("args", [
+    ["plan", "--model"], ["plan", "--profile"], ["plan", "--trace"], ["plan", "--replay"], ["plan", "--day-load"],
+    ["plan", "--profile-from"], ["plan", "--out"], ["simulate", "trace"], ["eplb"],
+    *(["simulate", load, flag] for load in ("published-day", "synthetic")
+      for flag in ("--profile", "--out", "--compare", "--fleet", "--load", "--schedule")),
+])
+def test_a_name_that_is_empty_is_one_line_and_exit_2(args):
+    done = fathom(*args, "")
+    assert done.returncode == 2 and not done.stdout, done.stdout
+    assert re.fullmatch(rf"fathom: ({args[-1]}|file|FILE): is empty\n", done.stderr), done.stderr
+
+
+def test_a_configs_errors_name_the_file_itself(tmp_path):
+    config = tmp_path / "x.json"
+    config.write_text('{"architectures": ["DeepseekV3ForCausalLM"]}')
+    done = fathom("plan", "--model", config)
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {config}: "), done.stderr
+
+
+def test_a_torn_summary_is_said_to_be_torn(tmp_path):
+    (tmp_path / "summary.json").write_text('{\n  "decode_phi": 1,\n  "decode_policy": "fa')
+    done = fathom("simulate", "published-day", "--compare", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"error: {tmp_path}/summary.json:3: decode_policy: the text does not end\n", done.stderr
 
 
 def test_the_same_seed_gives_the_same_files(tmp_path):

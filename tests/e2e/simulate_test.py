@@ -208,6 +208,42 @@ def test_the_store_is_read_and_takes_its_time(tmp_path):
     assert disk["kv_store_tb"] == "1" and "store_hit_share" not in memory
 
 
+def test_tied_units_of_a_day_start_in_groups(tmp_path):
+    (tmp_path / "fleet.toml").write_text(SMALL_FLEET)
+    run(tmp_path / "out", *TINY, "--fleet", tmp_path / "fleet.toml", "--scale", "autoscale", "--tied")
+    units = [(int(row["decode_units"]), int(row["prefill_units"])) for row in rows(tmp_path / "out/units.csv")]
+    assert units and all(prefill == 3 * decode + 2 for decode, prefill in units), units
+
+
+def test_a_prompt_that_no_rank_can_hold_is_refused_at_once(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("2023-11-16 18:15:46,10000000,5\n2023-11-16 18:15:50,1000,5\n")
+    summary, page = run(tmp_path / "out", "simulate", "trace", trace)
+    assert (summary["refused_requests"], summary["finished_requests"], summary["expired_requests"]) == (1, 1, 0)
+    assert summary["input_tokens"] == 1000 and summary["slo_ttft_attainment"] == 0.5
+    trace.write_text("2023-11-16 18:15:46,10000000,5\n")
+    summary, page = run(tmp_path / "alone", "simulate", "trace", trace)
+    assert summary["theoretical_income_usd"] == 0 and summary["slo_speed_attainment"] is None
+
+
+def test_a_trace_begins_with_its_first_request(tmp_path):
+    line = '{"timestamp": %d, "input_length": 600, "output_length": 3}\n'
+    figures = []
+    for first in (0, 1700000000000):
+        (tmp_path / "trace.jsonl").write_text("".join(line % (first + ms) for ms in (0, 60000)))
+        figures.append(run(tmp_path / "out", "simulate", "trace", tmp_path / "trace.jsonl")[0])
+    assert figures[0] == figures[1] and 0 < figures[0]["node_hours"] < 1
+
+
+def test_an_unknown_subcommand_is_named():
+    done = fathom("simulate", "foo")
+    assert done.returncode == 2
+    assert done.stderr == "fathom: simulate: foo: no such subcommand, there are: published-day, trace, synthetic\n"
+    done = fathom("simulate")
+    assert done.stderr == "fathom: simulate: a subcommand is required: published-day, trace, synthetic\n"
+    assert fathom("foo").stderr.startswith("fathom: foo: no such subcommand, there are: chat, serve, ")
+
+
 def test_a_csv_without_its_last_line_feed_is_said(tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:47.68,374,4")
