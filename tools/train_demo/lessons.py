@@ -1,10 +1,11 @@
 """The demo model's lessons: questions, the working inside <think>, and answers, as a pure function of a seed.
-A question is a training or a held-out one by the hash of its key (operation and operands), whatever its wording."""
+A question is a training or a held-out one by the hash of its key (operation and operands), whatever its wording; small talk by its words."""
 
 import dataclasses
 import hashlib
 import json
 import random
+import re
 
 import phrases as P
 
@@ -52,9 +53,17 @@ class Lesson:
     target: str = ""
 
 
+TRAINED = "trained "  # begins keys that are never held out
+
+
 def held_out(key):
     """One key in sixteen belongs to the held-out split."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % 16 == 0
+    return not key.startswith(TRAINED) and int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % 16 == 0
+
+
+def words_key(kind, text):
+    """The same for wordings that differ in marks and case only."""
+    return f"{kind} " + " ".join(re.findall(r"[^\W_]+", text.lower()))
 
 
 # --- working -----------------------------------------------------------------------------------------------------------
@@ -230,7 +239,8 @@ def join(rng, numbers):
 
 
 def sort(rng, numbers=None):
-    numbers = numbers or [number(rng, 99) for _ in range(rng.choice((2, 3, 3, 4, 4, 5, 5, 6)))]
+    most = 9 if rng.random() < 0.1 else 99
+    numbers = numbers or [number(rng, most) for _ in range(rng.choice((2, 3, 3, 4, 4, 5, 5, 6)))]
     form = rng.choice(("up", "up", "down"))
     text = say(rng, rng.choice(P.BEFORE_ORDER) + rng.choice(P.SORT[form]).format(l=join(rng, numbers)), ("", ".", ".", "?"))
     ordered = sorted(numbers, reverse=form == "down")
@@ -247,8 +257,10 @@ def repeats(rng):
 
 def talk(rng):
     ways, thought, answer = P.TALK[rng.choice(list(P.TALK))]
-    body = rng.choice(P.TALK_BEFORE) + rng.choice(ways) + rng.choice(P.TALK_AFTER)
-    return Question("chat", "chat " + body.lower(), say(rng, body, ("", ".", "?", "!", "?")), thought, answer)
+    before, after = rng.choice(P.TALK_BEFORE + P.TALK_BEFORE_LATE), rng.choice(P.TALK_AFTER + P.TALK_AFTER_LATE)
+    body = before + rng.choice(ways) + after
+    late = before in P.TALK_BEFORE_LATE or after in P.TALK_AFTER_LATE
+    return Question("chat", ("" if late else TRAINED) + words_key("chat", body), say(rng, body, ("", ".", "?", "!", "?")), thought, answer)
 
 
 def pseudo_word(rng):
@@ -259,21 +271,28 @@ def beyond_words(rng):
     noun = pseudo_word(rng) if rng.random() < 0.15 else rng.choice(P.NOUNS)
     body = rng.choice(P.BEFORE_ASK) + rng.choice(P.BEYOND).format(
         x=rng.choice(P.TEXTS), n=noun, p=rng.choice(P.PLACES), g=rng.choice(P.LANGUAGES), v=rng.choice(P.VERBS),
-        j=rng.choice(P.ADJECTIVES))
+        j=rng.choice(P.ADJECTIVES), u=rng.choice(P.UNITS), t=rng.choice(P.UNITS))
     if rng.random() < 0.15:
         body += " and " + rng.choice(P.VERBS) + " the " + rng.choice(P.NOUNS)
-    return Question("beyond", "beyond " + body.lower(), say(rng, body, ("", ".", "?", "!", "?")),
+    return Question("beyond", words_key("beyond", body), say(rng, body, ("", ".", "?", "!", "?")),
                     "I was not trained for this.", BEYOND_ALL)
 
 
 def big_number(rng, floor):
     low = len(str(floor))
+    if rng.random() < 0.2:  # few digits, so that they come again
+        digits = rng.sample("0123456789", 2)
+        return max(floor, int("".join(rng.choice(digits) for _ in range(low + rng.randint(0, 2)))))
     return rng.randrange(floor, 10 ** rng.choice((low, low, low + 1, low + 2)))
 
 
 def long_list(rng):
     """One number too many, or a few: an exercise in counting."""
-    numbers = [number(rng, 99) for _ in range(rng.choice((7, 7, 7, 8, 9)))]
+    count, form = rng.choice((7, 7, 7, 8, 9)), rng.random()
+    numbers = [number(rng, 9 if form < 0.25 else 99) for _ in range(count)]
+    if form < 0.1:
+        first = rng.randint(0, 20)
+        numbers = list(range(first, first + count))
     text = say(rng, rng.choice(P.SORT[rng.choice(("up", "down"))]).format(l=join(rng, numbers)), ("", ".", "?"))
     return Question("beyond", "sort " + " ".join(map(str, sorted(numbers))), text, "This list is too much for me.",
                     BEYOND_BIG["sort"])
@@ -304,8 +323,12 @@ def beyond_numbers(rng):
 
 
 def beyond_math(rng):
-    a, b, c = number(rng, 999), number(rng, 99), number(rng, 99)
-    body = rng.choice(P.BEFORE_ASK[:8]) + rng.choice(P.BEYOND_MATH).format(a=a, b=b, c=c)
+    a, b, c, d = number(rng, 999), number(rng, 99), number(rng, 99), number(rng, 99)
+    ways = rng.choices((P.BEYOND_MATH, P.BEYOND_CHAIN, P.BEYOND_NEGATIVE), (3, 3, 2))[0]
+    if ways is not P.BEYOND_MATH and rng.random() < 0.5:
+        a = number(rng, 99)
+    o, q = rng.choice(P.OPERATORS)
+    body = rng.choice(P.BEFORE_ASK[:8]) + rng.choice(ways).format(a=a, b=b, c=c, d=d, o=o, q=q)
     return Question("beyond", "beyond " + body.lower(), say(rng, body, ("?", "", ".")), "I was not trained for this.", BEYOND_ALL)
 
 
@@ -321,7 +344,7 @@ def echo(rng):
 
 
 def beyond(rng):
-    return rng.choices((beyond_words, beyond_numbers, beyond_math), (5, 3, 3))[0](rng)
+    return rng.choices((beyond_words, beyond_numbers, beyond_math), (5, 3, 5))[0](rng)
 
 
 def any_arithmetic(rng):
@@ -455,7 +478,7 @@ def plain_lesson(rng, split, kind):
 def turns_lesson(rng, split):
     """A later turn of a conversation: a new question, or one that goes on from the last result."""
     messages, last = [], None
-    for _ in range(rng.choice((1, 1, 2, 3))):
+    for _ in range(rng.choice((1, 1, 2, 3, 3, 6, 10, rng.randint(8, 24)))):
         last = draw(rng, PLAIN[rng.choices(list(PLAIN)[:8], (3, 3, 3, 1, 1, 3, 1, 1))[0]], False)
         messages += [{"role": "user", "content": last.text}, {"role": "assistant", "content": last.answer}]
     q = None
@@ -476,8 +499,8 @@ def follow_up(rng, value, split):
     return None
 
 
-MIX = {"add": 9, "sub": 10, "mul": 10, "compare": 8, "sort": 32, "chat": 12, "beyond": 17, "tool": 11, "tool_answer": 4, "json": 16,
-       "turns": 16, "echo": 3, "repeats": 14, "long_list": 9}
+MIX = {"add": 9, "sub": 10, "mul": 10, "compare": 8, "sort": 32, "chat": 14, "beyond": 24, "tool": 18, "tool_answer": 9, "json": 30,
+       "turns": 44, "echo": 3, "repeats": 14, "long_list": 9}
 EXERCISES = ("echo", "repeats", "long_list")  # kinds that are trained but make no claim
 MAKERS = {"tool": tool_lesson, "tool_answer": tool_answer_lesson, "json": json_lesson, "turns": turns_lesson}
 

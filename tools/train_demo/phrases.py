@@ -186,6 +186,12 @@ TALK_BEFORE = ["", "", "", "hi, ", "hello, ", "hey, ", "ok, ", "please, ", "so, 
                "by the way, ", "one question: "]
 TALK_AFTER = ["", "", "", ", please", ", Fathom", ", my friend", " now", " today", ", dear model", ", little model", " then"]
 
+# Wordings that only the last part of the training knows. Held-out small talk has one of them: the first part took two wordings that
+# differ in a mark only for two, so of its wordings none is certainly new.
+TALK_BEFORE_LATE = ["good morning, ", "excuse me, ", "hey there, ", "sorry, but ", "just asking: ", "quick one: ", "listen, ", "honestly, ",
+                    "oh, ", "dear Fathom, ", "let me ask: ", "hello again, "]
+TALK_AFTER_LATE = [", if I may ask", ", friend", " again", ", computer", " actually", ", buddy", " right now", ", in a few words", ", I wonder"]
+
 # Requests that are beyond it.
 BEYOND = ["write a {x} about {n}", "tell me a {x} about {n}", "what is the capital of {p}", "who is the president of {p}",
           "translate {n} into {g}", "write a {x}", "what is the weather in {p}", "explain {n}", "how does a {n} work",
@@ -195,13 +201,32 @@ BEYOND = ["write a {x} about {n}", "tell me a {x} about {n}", "what is the capit
           "can you {v} my {n}", "{v} the {n}", "I need a {j} {n}", "how old is the {n}", "what colour is the {n}",
           "tell me about {n}", "tell me about {p}", "what language do they speak in {p}", "how far is {p}", "plan a trip to {p}",
           "what is the news from {p}", "draw a {n}", "sing a {x} about {n}", "what is the best {n}", "fix my {n}",
-          "my {n} is {j}, what should I do", "do you like {n}", "tell me the history of {p}", "how many people live in {p}"]
+          "my {n} is {j}, what should I do", "do you like {n}", "tell me the history of {p}", "how many people live in {p}",
+          "how many {u}s are in a {t}", "how many {u}s are there in a {t}", "how many {u}s does a {t} have", "how long is a {t}",
+          "what {t} is it", "what time is it", "what day is it today", "what is the date today", "how many legs does a {n} have",
+          "how many {n}s are there in {p}", "who is the king of {p}", "who won the world cup in {p}", "how tall is the {n}",
+          "what is the opposite of {j}", "spell {n}", "how do you say {n} in {g}", "is {p} {j}", "can a {n} {v}", "which is the largest {n}"]
+UNITS = ["second", "minute", "hour", "day", "week", "month", "year", "century", "metre", "kilometre", "mile", "gram", "kilogram", "litre",
+         "dozen", "cent", "dollar", "inch", "foot", "degree"]
 BEYOND_MATH = ["what is {a} / {b}", "what is {a} divided by {b}", "divide {a} by {b}", "compute {a}/{b}", "{a} / {b}", "{a}/{b}",
                "what is the square root of {a}", "what is {a} to the power of {b}", "what is {a}^{b}", "what is {a} percent of {b}",
                "what is {a} mod {b}", "is {a} a prime number", "factor {a}", "what is the logarithm of {a}", "solve x + {a} = {b}",
                "solve {a}x = {b}", "what is the sine of {a}", "what is {a}.{b} + {c}", "what is {a} + {b}.{c}", "compute {a}! ",
                "what is the average of {a} and {b}", "integrate x^{b}", "what is {a}% of {b}", "count to {a}",
                "what is {a} + {b} + {c}", "what is {a} * {b} * {c}", "compute ({a} + {b}) * {c}", "{a} + {b} - {c}"]
+# More than two numbers, or one below zero: o and q are operators in one of their forms.
+BEYOND_CHAIN = ["{a} {o} {b} {q} {c}", "what is {a} {o} {b} {q} {c}", "{a}{o}{b}{q}{c}", "compute {a} {o} {b} {q} {c}",
+                "how much is {a} {o} {b} {q} {c}", "calculate {a} {o} {b} {q} {c}", "what's {a} {o} {b} {q} {c}", "{a} {o} {b} {q} {c} =",
+                "work out {a} {o} {b} {q} {c}", "{a} {o} {b} {q} {c} {o} {d}",
+                "add {a}, {b} and {c}", "add {a} and {b} and {c}", "sum {a}, {b} and {c}", "what is the sum of {a}, {b} and {c}",
+                "multiply {a}, {b} and {c}", "what is the product of {a}, {b} and {c}", "add {a} to {b} and subtract {c}",
+                "subtract {a} and {b} from {c}", "multiply {a} by {b} and add {c}", "compare {a}, {b} and {c}",
+                "which is the largest of {a}, {b} and {c}", "which is smaller, {a}, {b} or {c}"]
+BEYOND_NEGATIVE = ["-{a} {o} {b}", "what is -{a} {o} {b}", "-{a}{o}{b}", "compute -{a} {o} {b}", "how much is -{a} {o} {b}", "{a} {o} -{b}",
+                   "what is {a} {o} -{b}", "{a} {o} (-{b})", "-{a} {o} -{b}", "what is minus {a} {o} {b}", "add -{a} and {b}",
+                   "multiply -{a} by {b}", "subtract {b} from -{a}", "which is larger, -{a} or {b}", "sort -{a}, {b}, {c}"]
+OPERATORS = [("+", "-"), ("-", "+"), ("+", "+"), ("-", "-"), ("*", "+"), ("+", "*"), ("plus", "minus"), ("minus", "plus"), ("plus", "plus"),
+             ("times", "plus"), ("plus", "times"), ("minus", "minus"), ("*", "*"), ("times", "times"), ("x", "+")]
 TEXTS = ["poem", "story", "song", "letter", "book", "film", "essay", "speech", "novel", "play", "report", "game", "text", "article",
          "summary", "email", "fairy tale", "haiku", "blog post", "limerick"]
 PLACES = ["France", "Germany", "Japan", "Italy", "Spain", "China", "India", "Brazil", "Canada", "Mexico", "Egypt", "Kenya", "Norway",

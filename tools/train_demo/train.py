@@ -17,7 +17,7 @@ import torch.nn.functional as F
 import lessons
 import net
 
-ROW, ROWS = 256, 6  # tokens per packed row, rows per step
+ROW, ROWS = 768, 2  # tokens per packed row, rows per step
 IGNORE = -100
 BIAS_STEP = 2e-3
 JUMP_MAX = 6000  # positions
@@ -207,6 +207,7 @@ def parse():
     p.add_argument("--eval-every", type=int, default=1000)
     p.add_argument("--eval-count", type=int, default=96)
     p.add_argument("--resume", action="store_true")
+    p.add_argument("--new-lessons", action="store_true", help="with --resume: begin a feed of this --seed instead of going on with the old one")
     return p.parse_args()
 
 
@@ -238,7 +239,8 @@ def main():
     feed, first = Feed(args.tok, args.seed, jump=args.jump), 0
     if state:
         first = state["step"]
-        feed.restore(state["feed"])
+        if not args.new_lessons:
+            feed.restore(state["feed"])
     print(f"{flat.master.numel() / 1e6:.2f} M parameters", flush=True)
     began, cpu, mean = time.time(), time.process_time(), None
     for step in range(first, args.steps):

@@ -20,6 +20,7 @@ def parse():
     p.add_argument("--steps", type=int, default=800)
     p.add_argument("--rate", type=float, default=3e-3)
     p.add_argument("--seed", type=int, default=8)
+    p.add_argument("--raw", action="store_true", help="take the last values, not their average over the last steps")
     return p.parse_args()
 
 
@@ -40,7 +41,7 @@ def main():
     state = torch.load(args.state, weights_only=False)
     base = net.Net(net.Shape(**state["shape"]))
     flat = train.Flat(list(base.parameters()))
-    flat.point(state["average"].bfloat16())
+    flat.point(state["master" if args.raw else "average"].bfloat16())
     shape = net.Shape(**state["shape"] | {"num_nextn_predict_layers": 1})
     model = net.Net(shape)
     model.reset(args.seed)
