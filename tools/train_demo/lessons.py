@@ -500,7 +500,7 @@ def follow_up(rng, value, split):
 
 
 MIX = {"add": 9, "sub": 10, "mul": 10, "compare": 8, "sort": 32, "chat": 14, "beyond": 24, "tool": 18, "tool_answer": 9, "json": 30,
-       "turns": 44, "echo": 3, "repeats": 14, "long_list": 9}
+       "turns": 34, "echo": 3, "repeats": 14, "long_list": 9}
 EXERCISES = ("echo", "repeats", "long_list")  # kinds that are trained but make no claim
 MAKERS = {"tool": tool_lesson, "tool_answer": tool_answer_lesson, "json": json_lesson, "turns": turns_lesson}
 

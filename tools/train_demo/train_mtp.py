@@ -62,7 +62,7 @@ def main():
         balance_mtp(model)
         mean = 0.97 * mean + 0.03 * hits
         if step % 50 == 49:
-            print(f"step {step + 1} loss {float(loss):.4f} second token right {mean:.4f} wall {time.time() - began:.0f} s", flush=True)
+            print(f"step {step + 1} loss {float(loss.detach()):.4f} second token right {mean:.4f} wall {time.time() - began:.0f} s", flush=True)
     save(args, model, state, shape, whole)
 
 
