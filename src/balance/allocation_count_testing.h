@@ -20,12 +20,18 @@ inline void* counted_allocation(size_t size) {
 
 }  // namespace fathom
 
-// Every form of new without an alignment; the library's nothrow forms call these, a sanitizer's do not.
-void* operator new(size_t size) { return fathom::counted_allocation(size); }
-void* operator new[](size_t size) { return fathom::counted_allocation(size); }
-void* operator new(size_t size, const std::nothrow_t&) noexcept { return fathom::counted_allocation(size); }
-void* operator new[](size_t size, const std::nothrow_t&) noexcept { return fathom::counted_allocation(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+// Every form of new without an alignment; the library's nothrow forms call these, a sanitizer's do not. Out
+// of line, or GCC takes a delete that was inlined for one of another allocator (-Wmismatched-new-delete).
+#define FATHOM_COUNTED [[gnu::noinline]]
+FATHOM_COUNTED void* operator new(size_t size) { return fathom::counted_allocation(size); }
+FATHOM_COUNTED void* operator new[](size_t size) { return fathom::counted_allocation(size); }
+FATHOM_COUNTED void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return fathom::counted_allocation(size);
+}
+FATHOM_COUNTED void* operator new[](size_t size, const std::nothrow_t&) noexcept {
+  return fathom::counted_allocation(size);
+}
+FATHOM_COUNTED void operator delete(void* memory) noexcept { std::free(memory); }
+FATHOM_COUNTED void operator delete[](void* memory) noexcept { std::free(memory); }
+FATHOM_COUNTED void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+FATHOM_COUNTED void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
