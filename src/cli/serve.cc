@@ -68,6 +68,12 @@ void add_flags(CLI::App& command, Flags& flags) {
       ->transform(byte_size(1, kBodiesBytesMax))
       ->capture_default_str();
   command
+      .add_option(
+          "--large-bodies-max", options.http.large_bodies_max,
+          "Request bodies of 256 KiB and more that wait to be read or are read, one at a time; more get 503")
+      ->check(CLI::Range(1, kCountMax))
+      ->capture_default_str();
+  command
       .add_option("--answer-max", options.answer_bytes_max,
                   "Most of one request's answers, with 128 bytes for each token and each log-probability; "
                   "max_tokens that may lead to more get 400, without it answers end there")

@@ -135,19 +135,20 @@ Answers answers_of(const Model& model, const EngineOptions& options) {
 }
 
 // Prefixes found in the cache or not, and with so little memory that requests are retracted and resumed.
-void expect_same_whatever_the_memory(const Model& model, const EngineOptions& options, const Answers& want) {
+void expect_same_whatever_the_memory(const Model& model, const EngineOptions& options, const Answers& want,
+                                     int32_t tokens_max = kAnyLength) {
   SCOPED_TRACE(options.prefill_ep);
   SystemClock clock;
   const auto engine = Engine::create(options, model, clock).value();
   const auto vocab = static_cast<int32_t>(model.config().vocab_size);
-  EXPECT_EQ(run(*engine, false, vocab), want) << "cold";
-  EXPECT_EQ(run(*engine, false, vocab), want) << "warm";
+  EXPECT_EQ(run(*engine, false, vocab, tokens_max), want) << "cold";
+  EXPECT_EQ(run(*engine, false, vocab, tokens_max), want) << "warm";
   EXPECT_GT(engine->stats().hit_tokens, 0);
 
   EngineOptions little_memory = options;
   little_memory.kv_memory_bytes = 5 * kv_layout_of(model).block_bytes();
   const auto squeezed = Engine::create(little_memory, model, clock).value();
-  EXPECT_EQ(run(*squeezed, false, vocab), want) << "retraction";
+  EXPECT_EQ(run(*squeezed, false, vocab, tokens_max), want) << "retraction";
   EXPECT_GT(squeezed->stats().retractions, 0);
 }
 
@@ -183,15 +184,19 @@ TEST(ModelEngine, deterministic_tokens_do_not_depend_on_how_they_are_computed) {
   }
 }
 
-// DeepSeek's own degrees among them: 256 experts and 32 redundant slots, 9 slots a rank at EP32, 2 at EP144.
-// Tokens are counted where steps are slow: 144 ranks on a few cores.
-TEST(ModelEngine, deterministic_tokens_at_ep_1_4_32_and_144) {
+ModelConfig config_of_256_experts() {
   ModelConfig config = testing::tiny_config();
   config.n_routed_experts = 256;
   config.n_group = 8;
   config.topk_group = 4;
   config.num_experts_per_tok = 8;
-  const auto model = testing::random_model(config, WeightFormat::kFp8, 8);
+  return config;
+}
+
+// DeepSeek's own degrees among them: 256 experts and 32 redundant slots, 9 slots a rank at EP32, 2 at EP144.
+// Tokens are counted where steps are slow: 144 ranks on a few cores.
+TEST(ModelEngine, deterministic_tokens_at_ep_1_4_32_and_144) {
+  const auto model = testing::random_model(config_of_256_experts(), WeightFormat::kFp8, 8);
   EngineOptions options = base_options(*model);
   options.deterministic = true;
   const Answers whole = compute(*model, options, true).answers;
@@ -215,6 +220,18 @@ TEST(ModelEngine, deterministic_tokens_at_ep_1_4_32_and_144) {
       EXPECT_GE(got.batch_max, chunk == 512 && !kFewTokens ? kWholeBatch : 1);
     }
   }
+}
+
+TEST(ModelEngine, deterministic_tokens_at_ep_32_and_144_whatever_the_memory) {
+  const auto model = testing::random_model(config_of_256_experts(), WeightFormat::kFp8, 8);
+  EngineOptions options = base_options(*model);
+  options.deterministic = true;
+  const int32_t tokens = 16;  // fewer lead to no retraction
+  const Answers want = compute(*model, options, true, tokens).answers;
+  options.redundant_experts = 32;
+  options.prefill_ep = 32;
+  options.decode_ep = kFewTokens ? 4 : 144;
+  expect_same_whatever_the_memory(*model, options, want, tokens);
 }
 
 TEST(ModelEngine, fast_default_tokens_do_not_depend_on_batch_and_chunk) {

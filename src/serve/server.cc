@@ -13,6 +13,8 @@ namespace fathom::serve {
 namespace {
 
 static_assert(Engine::kDrainGrace < Server::kEndTimeMax, "answers need time to go out");
+// Of kEndTimeMax, kept for the answers of handlers that are not done by then.
+constexpr Duration kLastAnswersTime = std::chrono::seconds(1);
 constexpr Duration kPollInterval = std::chrono::milliseconds(5);
 
 std::chrono::milliseconds to_ms(double seconds) {
@@ -57,7 +59,9 @@ Status ServerImpl::start() {
   if (!options_.api_key_file.empty()) {
     ASSIGN_OR_RETURN(keys, ApiKeys::load(options_.api_key_file));
   }
-  ASSIGN_OR_RETURN(http_, HttpServer::bind(options_.http, options_.http_threads));
+  HttpOptions http = options_.http;
+  http.large_wait_max = to_ms(options_.model.engine.queue_seconds_max);
+  ASSIGN_OR_RETURN(http_, HttpServer::bind(http, options_.http_threads));
   LocalModelOptions model = options_.model;
   model.text_bytes_max = static_cast<int64_t>(options_.http.body_bytes_max);
   ASSIGN_OR_RETURN(model_, LocalModel::load(model, clock_));
@@ -82,7 +86,8 @@ void ServerImpl::make_context(ApiKeys keys) {
                        .system_fingerprint = "fp_" + model_->model().weights().fingerprint.substr(0, 12),
                        .keep_alive_interval = to_ms(options_.keep_alive_interval_s),
                        .stall_max = to_ms(options_.stall_timeout_s),
-                       .request_timeout_max = to_ms(options_.request_timeout_s)};
+                       .request_timeout_max = to_ms(options_.request_timeout_s),
+                       .queue_wait_max = to_ms(options_.model.engine.queue_seconds_max)};
   const RequestLimits limits{.vocab_size = static_cast<int32_t>(model_->model().config().vocab_size),
                              .context_max = engine.options().max_context,
                              .token_bytes_max = model_->tokenizer().longest_token_bytes(),
@@ -99,11 +104,12 @@ std::string ServerImpl::summary() const {
   const HttpOptions& http = options_.http;
   std::string text = model_->summary();
   text += fmt::format(
-      "clients    {}; requests {}{}, connections {}, body {}, bodies {}, answer {}\n",
+      "clients    {}; requests {}{}, connections {}, body {}, bodies {}, large bodies {}, answer {}\n",
       context_->keys.required() ? "API key" : "no key asked for", options_.admission.requests_max,
       context_->keys.required() ? fmt::format(" ({} per key)", options_.admission.requests_per_key_max) : "",
       http.connections_max, bytes_text(static_cast<int64_t>(http.body_bytes_max)),
-      bytes_text(static_cast<int64_t>(http.bodies_bytes_max)), bytes_text(options_.answer_bytes_max));
+      bytes_text(static_cast<int64_t>(http.bodies_bytes_max)), http.large_bodies_max,
+      bytes_text(options_.answer_bytes_max));
   text += fmt::format(
       "time-outs  header {} s, body {} s, idle {} s, write {} s, request {} s, queue {} s, stall {} s\n",
       to_seconds(http.header_timeout_max), to_seconds(http.body_timeout_max),
@@ -122,13 +128,18 @@ bool ServerImpl::shut_down() {
   }
   // After the last request has ended, the last bytes of answers may still be on their way out.
   const TimePoint flush_deadline = std::min(clock_.now(), deadline) + kEndTimeMax;
-  while (admission_->in_flight() > 0 && clock_.now() < flush_deadline)
+  // Tokenizing ends at its next check, but not within a word.
+  const TimePoint handlers_deadline = flush_deadline - kLastAnswersTime;
+  while ((admission_->in_flight() > 0 || http_->num_handling() > 0) && clock_.now() < handlers_deadline)
     std::this_thread::sleep_for(kPollInterval);
+  http_->end_handling(error_response(shutting_down_error()));
   // Tickets go before the last bytes are queued; connections close when those bytes are sent.
   http_->stop_accepting();
   while (http_->num_connections() > 0 && clock_.now() < flush_deadline)
     std::this_thread::sleep_for(kPollInterval);
-  return drained;
+  const int num_handling = http_->num_handling();
+  if (num_handling > 0) log_warning("{} requests were cut off while they were read", num_handling);
+  return drained && num_handling == 0;
 }
 
 }  // namespace

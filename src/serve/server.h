@@ -42,8 +42,9 @@ class Server {
   virtual std::string summary() const = 0;
   virtual const std::string& model_name() const = 0;
   // Readiness off at once; what runs may finish until the drain time-out; then everything ends, within
-  // kEndTimeMax. False: the engine's thread hangs in a step. Its requests are answered with an error, and the
-  // server cannot be destroyed, since that waits for the thread; the process must end without.
+  // kEndTimeMax. False: the engine's thread hangs in a step, or a handler's in what cannot be cut short, a
+  // word of megabytes for one. Their requests are answered with an error, and the server cannot be destroyed,
+  // since that waits for the thread; the process must end without.
   [[nodiscard]] virtual bool shut_down() = 0;
 };
 

@@ -1,14 +1,12 @@
 """Expert parallelism on a running server: answers are those of one rank, whatever the degrees, on the built-in model and at
 DeepSeek's own degrees on a tiny model with 256 experts."""
 import concurrent.futures
-import os
-import pathlib
 import re
 import time
 
 import pytest
 from checkpoints import random_model
-from conftest import SLOWER, Server
+from conftest import SLOWER, Server, cpu_seconds
 
 PROMPTS = [("What is 347 + 586?", 0, 0), ("Compute 12*34.", 0, 0), ("Sort 42, 7, 19.", 0.7, 5), ("Hello, who are you?", 1, 6)]
 
@@ -88,12 +86,6 @@ def test_256_experts_and_32_redundant_at_ep_32_and_144(tmp_path):
     assert "prefill EP32, decode EP144, 256 experts + 32 redundant" in summary
     assert got == want and all(len(ids) > 0 for ids, _ in got)
     assert len({tuple(ids) for ids, _ in got}) == len(PROMPTS), "the model tells prompts apart"
-
-
-def cpu_seconds(server):
-    """Of all the process's threads."""
-    fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_waiting_ranks_park(tmp_path):

@@ -5,15 +5,10 @@ import threading
 import time
 
 import pytest
-from conftest import SLOWER, Server
+from conftest import SLOWER, Server, cpu_seconds
 
 CHAT = "/v1/chat/completions"
 MESSAGES = '"messages":[{"role":"user","content":"What is 2 + 3?"}]'
-
-
-def cpu_seconds(server):
-    fields = open(f"/proc/{server.process.pid}/stat").read().split()
-    return (int(fields[13]) + int(fields[14])) / 100
 
 
 def keys(n):

@@ -15,12 +15,12 @@ def start_up_text(*args):
 def test_the_summary_names_every_choice_and_limit():
     text = start_up_text("--weights", "int4", "--kv-memory", "64M", "--max-running", "7", "--requests-max", "33",
                          "--connections-max", "44", "--body-max", "5M", "--answer-max", "96M", "--stall-timeout", "21",
-                         "--bodies-max", "77M", "--queue-timeout", "12")
+                         "--bodies-max", "77M", "--large-bodies-max", "9", "--queue-timeout", "12")
     lines = dict(line.split(None, 1) for line in text.splitlines() if line and not line.startswith(("ready", "try")))
     assert "fathom-demo" in lines["model"] and "weights linear layers int4" in lines["precision"]
     assert re.search(r"weights .* \+ KV 64\.0 MiB \+ activations .* \+ tokenizing .* \+ reserve .* = .* of .* available", lines["memory"])
     assert "blocks of 64 tokens" in lines["KV"] and "running 7" in lines["limits"]
-    assert "no key asked for; requests 33, connections 44, body 5.0 MiB, bodies 77.0 MiB, answer 96.0 MiB" == lines["clients"]
+    assert "no key asked for; requests 33, connections 44, body 5.0 MiB, bodies 77.0 MiB, large bodies 9, answer 96.0 MiB" == lines["clients"]
     assert "queue 12 s, stall 21 s" in lines["time-outs"] and "header 10 s" in lines["time-outs"]
 
 

@@ -27,6 +27,7 @@ struct ApiOptions {
   // /ready answer 503.
   std::chrono::milliseconds stall_max{};
   std::chrono::milliseconds request_timeout_max{};  // submission to last token
+  std::chrono::milliseconds queue_wait_max{};       // arrival until the text is tokenized
   // Above this many unsent bytes a stream's deltas are merged instead of sent one by one.
   size_t coalesce_bytes = 64 << 10;
 };

@@ -137,17 +137,17 @@ Generation::~Generation() {
   context_.open_generations.remove(*this);
 }
 
-void Generation::start(ApiContext& context, std::shared_ptr<HttpExchange> http, std::string key,
-                       GenerationPlan plan) {
-  if (auto error = check_context(context, plan)) return http->respond(error_response(*error));
-  if (!context.ready.load()) {
-    return http->respond(error_response(shutting_down_error()));
-  }
-  auto ticket = context.admission.admit(key);
-  if (!ticket.ok()) return http->respond(error_response(ticket.error()));
+ApiResult<std::shared_ptr<Admission::Ticket>> Generation::admit(ApiContext& context, const std::string& key) {
+  if (!context.ready.load()) return shutting_down_error();
+  return context.admission.admit(key);
+}
 
+void Generation::start(ApiContext& context, std::shared_ptr<HttpExchange> http,
+                       std::shared_ptr<Admission::Ticket> ticket, GenerationPlan plan) {
+  if (auto error = check_context(context, plan)) return http->respond(error_response(*error));
+  if (!context.ready.load()) return http->respond(error_response(shutting_down_error()));
   auto generation =
-      std::make_shared<Generation>(context, std::move(http), std::move(plan), std::move(ticket.value()));
+      std::make_shared<Generation>(context, std::move(http), std::move(plan), std::move(ticket));
   if (!generation->submit_all()) return;
   // The connection holds the generation until it is answered; the engine's listeners hold it weakly.
   generation->http_->on_gone([generation] {

@@ -35,10 +35,12 @@ struct GenerationPlan {
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  // Checks the context window, takes an admission ticket, submits every choice and answers `http`, now with
-  // an error or later with the result.
-  static void start(ApiContext& context, std::shared_ptr<HttpExchange> http, std::string key,
-                    GenerationPlan plan);
+  // Before the prompt is made, which may take long: whether there is room for one more request of `key`.
+  static ApiResult<std::shared_ptr<Admission::Ticket>> admit(ApiContext& context, const std::string& key);
+  // Checks the context window, submits every choice and answers `http`, now with an error or later with the
+  // result.
+  static void start(ApiContext& context, std::shared_ptr<HttpExchange> http,
+                    std::shared_ptr<Admission::Ticket> ticket, GenerationPlan plan);
 
   Generation(ApiContext& context, std::shared_ptr<HttpExchange> http, GenerationPlan plan,
              std::shared_ptr<Admission::Ticket> ticket);

@@ -1,4 +1,5 @@
 // POST /tokenize and /detokenize.
+#include "serve/api/encode_check.h"
 #include "serve/api/json.h"
 #include "serve/api/routes.h"
 
@@ -11,19 +12,21 @@ void handle_tokenize(ApiContext& context, ApiCall call) {
   TokenizeRequest& request = parsed.value();
   if (auto error = check_model(context, request.model)) return call.http->respond(error_response(*error));
 
+  const EncodeCheck check = make_encode_check(context, call, kAnyNumTokens);
   std::vector<int32_t> ids;
   if (request.prompt) {
-    auto encoded = request.add_special_tokens ? encode_plain_prompt(context, *request.prompt)
-                                              : context.tokenizer.encode(*request.prompt);
-    if (!encoded.ok()) return call.http->respond(error_response(api_error_from(encoded.status())));
+    auto encoded = request.add_special_tokens ? encode_plain_prompt(context, *request.prompt, check)
+                                              : context.tokenizer.encode(*request.prompt, check);
+    if (!encoded.ok()) return answer_encode_error(context, call, "prompt", encoded.status());
     ids = std::move(encoded.value());
   } else {
     auto rendered = context.chat_template.render(request.messages,
                                                  {.add_generation_prompt = request.add_generation_prompt,
                                                   .thinking = request.template_arguments.thinking,
                                                   .extra_json = request.template_arguments.kwargs_json,
-                                                  .now_unix_s = context.clock.unix_seconds()});
-    if (!rendered.ok()) return call.http->respond(error_response(api_error_from(rendered.status())));
+                                                  .now_unix_s = context.clock.unix_seconds()},
+                                                 check);
+    if (!rendered.ok()) return answer_encode_error(context, call, "messages", rendered.status());
     ids = std::move(rendered->ids);
   }
   call.http->respond(

@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/system/system_error.hpp>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -18,14 +19,64 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr size_t kLargeBodyBytes = 256 << 10;
-
-HttpResponse out_of_memory() {
+HttpResponse overloaded(std::string_view message) {
   return {.status = 503,
-          .body = R"({"error":{"message":"the server has no memory for this request",)"
-                  R"("type":"server_error","param":null,"code":"overloaded"}})",
+          .body = fmt::format(
+              R"({{"error":{{"message":"{}","type":"server_error","param":null,"code":"overloaded"}}}})",
+              message),
           .headers = {{"Retry-After", "1"}}};
 }
+
+// The requests that have come and whose handlers have not come back. Thread-safe.
+class OpenHandling {
+ public:
+  // One of them, from its arrival until it is handled or given up.
+  class Entry {
+   public:
+    Entry(OpenHandling& all, std::shared_ptr<HttpExchange> exchange, bool large)
+        : all_(all), exchange_(std::move(exchange)), large_(large) {
+      all_.num_large_ += large_;
+      std::lock_guard lock(all_.mu_);
+      all_.entries_.insert(this);
+    }
+    ~Entry() {
+      release_large();
+      std::lock_guard lock(all_.mu_);
+      all_.entries_.erase(this);
+    }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+    const std::shared_ptr<HttpExchange>& exchange() const { return exchange_; }
+    // True for the one caller that may handle it or give it up.
+    bool take() { return !taken_.exchange(true); }
+    void give_up() {
+      exchange_->drop_body();
+      release_large();
+    }
+
+   private:
+    void release_large() { all_.num_large_ -= large_.exchange(false); }
+
+    OpenHandling& all_;
+    const std::shared_ptr<HttpExchange> exchange_;
+    std::atomic<bool> large_;
+    std::atomic<bool> taken_{false};
+  };
+
+  int num_large() const { return num_large_.load(std::memory_order_relaxed); }
+  std::vector<std::shared_ptr<HttpExchange>> exchanges() const {
+    std::lock_guard lock(mu_);
+    std::vector<std::shared_ptr<HttpExchange>> all;
+    for (const Entry* entry : entries_) all.push_back(entry->exchange());
+    return all;
+  }
+
+ private:
+  std::atomic<int> num_large_{0};
+  mutable std::mutex mu_;
+  std::set<Entry*> entries_;  // guarded by mu_
+};
 
 class ServerImpl final : public HttpServer, public ConnectionOwner {
  public:
@@ -40,22 +91,16 @@ class ServerImpl final : public HttpServer, public ConnectionOwner {
   void post_after(std::chrono::milliseconds delay, std::function<void()> fn) override;
   void stop_accepting() override;
   int num_connections() const override { return num_connections_.load(std::memory_order_relaxed); }
+  int num_handling() const override { return static_cast<int>(handling_.exchanges().size()); }
+  void end_handling(const HttpResponse& response) override {
+    for (const auto& exchange : handling_.exchanges()) exchange->respond(response);
+  }
 
   const HttpOptions& options() const override { return options_; }
   asio::io_context& io() override { return io_; }
   bool accepting() const override { return accepting_; }
   std::optional<HttpResponse> refuse_head(const HttpRequest& head) override { return refuse_head_(head); }
-  void handle(std::shared_ptr<HttpExchange> exchange) override {
-    const size_t body_bytes = exchange->request().body.size();
-    asio::thread_pool& threads = body_bytes == 0                ? outputs_
-                                 : body_bytes < kLargeBodyBytes ? workers_
-                                                                : large_;
-    run_on(threads, [this, exchange = std::move(exchange)] {
-      if (exchange->gone()) return;
-      refill_memory_reserve();
-      if (!has_memory_for([&] { handler_(exchange); })) exchange->respond(out_of_memory());
-    });
-  }
+  void handle(std::shared_ptr<HttpExchange> exchange) override;
   void remove(const std::shared_ptr<Connection>& connection) override;
   std::atomic<size_t>& bodies_bytes() override { return bodies_bytes_; }
 
@@ -67,6 +112,7 @@ class ServerImpl final : public HttpServer, public ConnectionOwner {
       if (!ending_.load(std::memory_order_relaxed)) has_memory_for(fn);
     });
   }
+  void give_up_waiting(const std::shared_ptr<OpenHandling::Entry>& entry);
   void accept_next();
   Status cannot_listen(const error_code& error) const;
 
@@ -75,11 +121,11 @@ class ServerImpl final : public HttpServer, public ConnectionOwner {
   HttpHeadCheck refuse_head_;
   std::atomic<size_t> bodies_bytes_{0};
   std::atomic<bool> ending_{false};
+  OpenHandling handling_;
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   asio::thread_pool workers_;
-  asio::thread_pool
-      large_;  // one thread: their tokens take seconds and gigabytes, and small ones must not wait
+  asio::thread_pool large_;  // one thread
   asio::thread_pool outputs_;
   uint16_t port_ = 0;
   bool accepting_ = true;                              // socket thread
@@ -148,6 +194,41 @@ void ServerImpl::accept_next() {
       connection->start();
     }
     accept_next();
+  });
+}
+
+void ServerImpl::handle(std::shared_ptr<HttpExchange> exchange) {
+  const size_t body_bytes = exchange->request().body.size();
+  const bool large = body_bytes >= kLargeBodyBytes;
+  if (large && handling_.num_large() >= options_.large_bodies_max) {
+    exchange->drop_body();
+    return exchange->respond(overloaded("the server holds too many large request bodies"));
+  }
+  asio::thread_pool& threads = body_bytes == 0 ? outputs_ : large ? large_ : workers_;
+  auto entry = std::make_shared<OpenHandling::Entry>(handling_, std::move(exchange), large);
+  if (large) give_up_waiting(entry);
+  run_on(threads, [this, entry = std::move(entry)] {
+    if (!entry->take() || entry->exchange()->gone()) return;
+    refill_memory_reserve();
+    if (!has_memory_for([&] { handler_(entry->exchange()); })) {
+      entry->exchange()->respond(overloaded("the server has no memory for this request"));
+    }
+  });
+}
+
+// Unless its turn comes before: when its client leaves, and after a while.
+void ServerImpl::give_up_waiting(const std::shared_ptr<OpenHandling::Entry>& entry) {
+  const auto if_waiting = [weak = std::weak_ptr(entry)](auto then) {
+    const auto waiting = weak.lock();
+    if (!waiting || !waiting->take()) return;
+    then(*waiting->exchange());
+    waiting->give_up();
+  };
+  entry->exchange()->on_gone([if_waiting] { if_waiting([](HttpExchange&) {}); });
+  post_after(options_.large_wait_max, [if_waiting] {
+    if_waiting([](HttpExchange& exchange) {
+      exchange.respond(overloaded("the request waited too long behind other large ones"));
+    });
   });
 }
 

@@ -17,6 +17,10 @@
 
 namespace fathom::serve {
 
+// Bodies from this size on share one thread: their tokens take seconds and much memory, and small ones must
+// not wait.
+inline constexpr size_t kLargeBodyBytes = 256 << 10;
+
 // Every limit of the listener. Reaching one is a defined answer (in brackets).
 struct HttpOptions {
   std::string host = "127.0.0.1";
@@ -25,6 +29,8 @@ struct HttpOptions {
   size_t header_bytes_max = 64 << 10;   // [431]
   size_t body_bytes_max = 8 << 20;      // [413]; a chunked one's framing may add header_bytes_max
   size_t bodies_bytes_max = 256 << 20;  // of all bodies that are being read or parsed [503]
+  int large_bodies_max = 64;  // of kLargeBodyBytes and more, waiting for their thread or on it [503]
+  std::chrono::milliseconds large_wait_max{600'000};  // for that thread [503]
   std::chrono::milliseconds header_timeout_max{
       10'000};  // from accept or the end of the last answer's request [408]
   std::chrono::milliseconds idle_timeout_max{75'000};  // a kept-alive connection without a request [closed]
@@ -100,6 +106,10 @@ class HttpServer {
   // Stops accepting and closes idle connections; answers in flight go on.
   virtual void stop_accepting() = 0;
   virtual int num_connections() const = 0;
+  // Requests whose handler has not come back, those that wait for a thread included.
+  virtual int num_handling() const = 0;
+  // Answers each of these; what their handlers say afterwards goes nowhere.
+  virtual void end_handling(const HttpResponse& response) = 0;
 };
 
 }  // namespace fathom::serve

@@ -47,8 +47,10 @@ class ObservedExchange final : public HttpExchange, public std::enable_shared_fr
   ObservedExchange(ApiContext& context, std::shared_ptr<HttpExchange> inner, std::string_view route)
       : context_(context), inner_(std::move(inner)), route_(route) {}
   ~ObservedExchange() override {
-    // Neither answered nor left: only a handler that forgot its request ends here.
-    if (!done_.load()) observe(inner_->gone() ? 499 : 500);
+    if (done_.load()) return;
+    // Its client left before there was anything to cancel; or a handler forgot its request.
+    if (inner_->gone()) context_.metrics.count_disconnect();
+    observe(inner_->gone() ? 499 : 500);
   }
 
   const HttpRequest& request() const override { return inner_->request(); }
@@ -169,8 +171,9 @@ std::optional<ApiError> check_model(const ApiContext& context, const std::string
                   .code = "model_not_found"};
 }
 
-Result<std::vector<int32_t>> encode_plain_prompt(const ApiContext& context, const std::string& text) {
-  ASSIGN_OR_RETURN(std::vector<int32_t> ids, context.tokenizer.encode_with_special(text));
+Result<std::vector<int32_t>> encode_plain_prompt(const ApiContext& context, const std::string& text,
+                                                 const EncodeCheck& check) {
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids, context.tokenizer.encode_with_special(text, check));
   const std::optional<int32_t> bos = context.tokenizer.bos_id();
   if (bos && context.tokenizer.add_bos() && (ids.empty() || ids.front() != *bos))
     ids.insert(ids.begin(), *bos);

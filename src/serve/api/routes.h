@@ -36,7 +36,8 @@ void handle_metrics(ApiContext& context, ApiCall call);
 std::optional<ApiError> check_model(const ApiContext& context, const std::string& model);
 // Token ids of a prompt that is no chat: special tokens are recognised, BOS is put first where the model's
 // tokenizer does so.
-Result<std::vector<int32_t>> encode_plain_prompt(const ApiContext& context, const std::string& text);
+Result<std::vector<int32_t>> encode_plain_prompt(const ApiContext& context, const std::string& text,
+                                                 const EncodeCheck& check);
 // The KV cache's tenant: the API key's name and the request's user_id.
 std::string tenant_of(const ApiCall& call, const GenerationOptions& options);
 // Requests without a seed get one of their own.
