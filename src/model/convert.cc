@@ -361,13 +361,14 @@ Result<ConvertReport> convert_model(const ModelSource& source, const std::string
   report.warnings = plan->weights->warnings;
   Converter converter(*plan, options, folder.work_path(), team);
   converter.list_outputs();
-  RETURN_IF_ERROR(converter.write_shards(report));
+  // The long part last: a file that cannot be read is known before.
   for (const std::string& name : source.file_names()) {
     if (!is_side_file(name)) continue;
     ASSIGN_OR_RETURN(const std::string text, source.read_text(name));
     RETURN_IF_ERROR(converter.write_text(name, text));
     report.copied_files.push_back(name);
   }
+  RETURN_IF_ERROR(converter.write_shards(report));
   RETURN_IF_ERROR(converter.write_config(config_text));
   RETURN_IF_ERROR(folder.finish());
   return report;

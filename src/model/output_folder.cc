@@ -1,7 +1,12 @@
 // std::filesystem, with its errors sorted into the caller's and the system's.
 #include "model/output_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -22,7 +27,22 @@ Status failed(const std::string& path, const std::error_code& error) {
 constexpr const char* kPartial = ".partial";
 constexpr const char* kLast = "config.json";  // without it a folder is no model
 
-Status left_behind(const fs::path& work_path) {
+// A descriptor with the folder's lock, which ends with its process however that ends; -1 with errno where it
+// cannot be had.
+int lock_folder(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  return -1;
+}
+
+Status taken(const fs::path& work_path) {
+  const int fd = lock_folder(work_path);
+  if (fd < 0 && errno == EWOULDBLOCK)
+    return invalid_argument("{}: another conversion is writing it", work_path.string());
+  if (fd >= 0) ::close(fd);
   return invalid_argument("{}: is there, left by a conversion that was cut off; remove it",
                           work_path.string());
 }
@@ -37,7 +57,7 @@ Result<fs::path> place_of(const std::string& path) {
   if (there.type() == fs::file_type::none) return failed(path, error);
   if (fs::exists(there)) {
     if (!fs::is_directory(there)) return invalid_argument("{}: is there and is not a folder", path);
-    if (fs::exists(place / kPartial, error)) return left_behind(place / kPartial);
+    if (fs::exists(place / kPartial, error)) return taken(place / kPartial);
     if (!fs::is_empty(place, error) || error) {
       return error ? failed(path, error) : invalid_argument("{}: is there and not empty", path);
     }
@@ -61,18 +81,21 @@ Result<OutputFolder> OutputFolder::create(const std::string& path) {
   const fs::path work_path = there ? place / kPartial : fs::path(place.string() + kPartial);
   if (!there && place.has_parent_path()) fs::create_directories(place.parent_path(), error);
   if (error) return failed(place.parent_path().string(), error);
-  if (fs::exists(work_path, error)) return left_behind(work_path);
-  fs::create_directory(work_path, error);
+  const bool made = fs::create_directory(work_path, error);
   if (error) return failed(work_path.string(), error);
-  return OutputFolder(place.string(), work_path.string());
+  if (!made) return taken(work_path);
+  return OutputFolder(place.string(), work_path.string(), lock_folder(work_path));
 }
 
 OutputFolder::OutputFolder(OutputFolder&& other) noexcept
-    : path_(std::move(other.path_)), work_path_(std::exchange(other.work_path_, {})) {}
+    : path_(std::move(other.path_)),
+      work_path_(std::exchange(other.work_path_, {})),
+      lock_fd_(std::exchange(other.lock_fd_, -1)) {}
 
 OutputFolder::~OutputFolder() {
   std::error_code ignored;
   if (!work_path_.empty()) fs::remove_all(work_path_, ignored);
+  if (lock_fd_ >= 0) ::close(lock_fd_);
 }
 
 Status OutputFolder::finish() {

@@ -84,6 +84,25 @@ TEST_F(OutputFolderTest, AFolderThatIsThereStaysItself) {
   EXPECT_EQ(before.st_mode, after.st_mode);
 }
 
+TEST_F(OutputFolderTest, SaysWhetherAnotherIsAtWorkOrWasCutOff) {
+  fs::create_directory(in_root("there"));
+  const auto refusal = [](const std::string& path) { return OutputFolder::create(path).status().message(); };
+  for (const auto& [out, work] : {std::pair("new", "new.partial"), std::pair("there", "there/.partial")}) {
+    {
+      auto made = OutputFolder::create(in_root(out));
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      const OutputFolder at_work = std::move(*made);
+      EXPECT_EQ(refusal(in_root(out)), in_root(work) + ": another conversion is writing it");
+      EXPECT_TRUE(fs::exists(in_root(work)));
+    }
+    fs::create_directory(in_root(work));  // as a killed one leaves it
+    EXPECT_EQ(refusal(in_root(out)),
+              in_root(work) + ": is there, left by a conversion that was cut off; remove it");
+    fs::remove(in_root(work));
+    EXPECT_TRUE(OutputFolder::create(in_root(out)).ok());
+  }
+}
+
 TEST_F(OutputFolderTest, RefusesWhatIsNoPlaceForIt) {
   fs::create_symlink("loop", in_root("loop"));
   fs::create_symlink("nothing", in_root("dangling"));

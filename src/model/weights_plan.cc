@@ -160,7 +160,8 @@ class TensorFinder {
     if (status_.ok()) status_ = invalid_argument("{}: {}: {}", tensor.file, quoted_name(tensor.name), reason);
   }
 
-  // Layers from num_hidden_layers on are MTP modules, with copies of the embedding and the head.
+  // Layers from num_hidden_layers on may be MTP modules, with copies of the embedding and the head, announced
+  // or not. One without a module's own norm and projection is a layer that the config leaves out.
   bool is_known_extra(std::string_view name) const {
     if (name.ends_with("rotary_emb.inv_freq")) return true;
     if (config_.tie_word_embeddings && name == "lm_head.weight") return true;
@@ -172,7 +173,12 @@ class TensorFinder {
       if (c < '0' || c > '9') return false;
       layer = layer * 10 + (c - '0');
     }
-    return layer >= config_.num_hidden_layers;
+    return layer >= config_.num_hidden_layers && is_mtp_module(layer);
+  }
+
+  bool is_mtp_module(int64_t layer) const {
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    return exists(prefix + "enorm.weight") || exists(prefix + "eh_proj.weight");
   }
 
   const ModelConfig& config_;

@@ -286,6 +286,26 @@ TEST(Weights, mtp_modules_are_loaded_when_there) {
   EXPECT_TRUE(loaded(cp)->weights().mtp.empty()) << "announced, but left out";
 }
 
+TEST(Weights, mtp_modules_are_known_where_the_config_does_not_announce_them) {
+  Checkpoint cp = Checkpoint::make(DType::kBf16, true);
+  cp.config["num_nextn_predict_layers"] = 0;
+  EXPECT_TRUE(loaded(cp)->weights().warnings.empty());
+}
+
+// Fewer layers than the checkpoint has are another model, with an MTP module announced or not.
+TEST(Weights, layers_that_the_config_leaves_out_warn) {
+  for (const bool mtp : {false, true}) {
+    Checkpoint cp = Checkpoint::make(DType::kBf16);
+    cp.config["num_hidden_layers"] = 1;
+    cp.config["num_nextn_predict_layers"] = mtp ? 1 : 0;
+    const std::vector<std::string> warnings = loaded(cp)->weights().warnings;
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_NE(warnings[0].find("tensor(s) of the checkpoint are not used, 'model.layers.1."),
+              std::string::npos)
+        << warnings[0];
+  }
+}
+
 TEST(Weights, tied_embeddings_give_the_head) {
   Checkpoint cp = Checkpoint::make(DType::kBf16);
   cp.config["tie_word_embeddings"] = true;

@@ -54,7 +54,7 @@ class FolderSource final : public ModelSource {
     DIR* folder = opendir(path_.c_str());
     if (folder == nullptr) return names;
     while (const dirent* entry = readdir(folder)) {
-      if (contains(entry->d_name)) names.emplace_back(entry->d_name);
+      if (is_plain_name(entry->d_name)) names.emplace_back(entry->d_name);
     }
     closedir(folder);
     std::sort(names.begin(), names.end());
@@ -63,7 +63,7 @@ class FolderSource final : public ModelSource {
 
   bool contains(std::string_view name) const override {
     struct stat info{};
-    return is_plain_name(name) && stat(full_path(name).c_str(), &info) == 0 && S_ISREG(info.st_mode);
+    return is_plain_name(name) && lstat(full_path(name).c_str(), &info) == 0;
   }
 
   Result<std::shared_ptr<const ModelFile>> open(std::string_view name) const override {
@@ -72,6 +72,7 @@ class FolderSource final : public ModelSource {
     // Non-blocking, so that a FIFO put there cannot hang the start.
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
+      if (errno == ENOENT && contains(name)) return invalid_argument("{}: a link to nothing", path);
       // Anything but a machine that ran short is a wrong folder: not permitted, a broken link.
       const bool short_of = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO;
       const auto code = errno == ENOENT ? StatusCode::kNotFound

@@ -33,11 +33,12 @@ class ModelSource {
   virtual ~ModelSource() = default;
   // For messages: the folder's path, or the built-in model's name.
   virtual const std::string& label() const = 0;
-  // Plain file names, sorted.
+  // The name of everything there, sorted.
   virtual std::vector<std::string> file_names() const = 0;
+  // Whatever has the name: a broken link or a folder too, which open() then names instead of passing it over.
   virtual bool contains(std::string_view name) const = 0;
-  // kNotFound when there is no such file; kInvalidArgument for a name with a path in it; messages name the
-  // file.
+  // kNotFound when nothing has the name; kInvalidArgument for a name with a path in it and for what is no
+  // file; messages name it.
   virtual Result<std::shared_ptr<const ModelFile>> open(std::string_view name) const = 0;
 
   // The whole file as text; kResourceExhausted when it is longer than max_bytes.

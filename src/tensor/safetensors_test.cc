@@ -272,6 +272,21 @@ TEST(SafeTensors, refuses_broken_folders) {
   expect_open_error(folder, "empty: 0 bytes are too few");
 }
 
+// Passed over, they would leave "no weights" of a folder that shows the name.
+TEST(SafeTensors, names_what_is_there_and_no_file) {
+  for (const std::string name : {"model.safetensors", "shard.safetensors", "model.safetensors.index.json"}) {
+    TempFolder folder;
+    const std::string path = folder.path() + "/" + name;
+    std::filesystem::create_symlink("gone", path);
+    expect_open_error(folder, path + ": a link to nothing");
+    EXPECT_TRUE(SafeTensors::present(*open_model_folder(folder.path()).value()));
+    std::filesystem::remove(path);
+    std::filesystem::create_directory(path);
+    expect_open_error(folder, path + ": not a regular file");
+    EXPECT_TRUE(SafeTensors::present(*open_model_folder(folder.path()).value()));
+  }
+}
+
 TEST(ModelSource, folders_and_memory_say_the_same) {
   EXPECT_EQ(open_model_folder("/nonexistent/model").status().message(),
             "/nonexistent/model: No such file or directory");

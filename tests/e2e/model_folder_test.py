@@ -68,6 +68,22 @@ def replace_by_folder(path):
     path.mkdir()
 
 
+def replace_by_broken_link(path):
+    path.unlink(missing_ok=True)
+    path.symlink_to("gone")
+
+
+def replace_weights_by_link(folder):
+    for name in (SHARD, OTHER_SHARD, INDEX):
+        (folder / name).unlink()
+    replace_by_broken_link(folder / "model.safetensors")
+
+
+def replace_weights_by_folder(folder):
+    replace_weights_by_link(folder)
+    replace_by_folder(folder / "model.safetensors")
+
+
 def forbid(path):
     if os.geteuid() == 0:
         pytest.skip("root may read everything")
@@ -105,6 +121,9 @@ FAULTS = {
     "config that cannot be opened": (lambda f: replace_by_loop(f / "config.json"), ["/config.json", "symbolic links"]),
     "shard that cannot be opened": (lambda f: replace_by_loop(f / SHARD), ["/" + SHARD, "symbolic links"]),
     "folder for a config": (lambda f: replace_by_folder(f / "config.json"), ["/config.json", "not a regular file"]),
+    "broken link for the weights": (replace_weights_by_link, ["/model.safetensors", "a link to nothing"]),
+    "folder for the weights": (replace_weights_by_folder, ["/model.safetensors", "not a regular file"]),
+    "broken link for a shard": (lambda f: replace_by_broken_link(f / SHARD), ["/" + SHARD, "a link to nothing", INDEX]),
     "folder for a shard": (lambda f: replace_by_folder(f / SHARD), ["/" + SHARD, "not a regular file"]),
 }
 
