@@ -4,9 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <map>
-
 #include "base/toml.h"
+#include "cli/parse_error.h"
 
 namespace fathom::cli {
 namespace {
@@ -15,7 +14,7 @@ constexpr size_t kConfigBytesMax = size_t{1} << 20;
 
 class TomlReader final : public CLI::Config {
  public:
-  explicit TomlReader(const CLI::App& app) : app_(app) {}
+  explicit TomlReader(CLI::App& app) : app_(app) {}
 
   // Nothing writes configuration files.
   std::string to_config(const CLI::App*, bool, bool, std::string) const override { return {}; }
@@ -34,15 +33,8 @@ class TomlReader final : public CLI::Config {
       fail("{}:{}:{}: {}", path, place.line, place.column, parsed.error().description());
     }
     std::vector<CLI::ConfigItem> items;
-    places_.clear();
     read_table(path, parsed.table(), app_, {}, items);
     return items;
-  }
-
-  // FILE:LINE of the key whose value the flag `name` ("--port") of the running command takes; else empty.
-  std::string place_of(const std::string& name) const {
-    const auto found = places_.find(name);
-    return found == places_.end() ? "" : found->second;
   }
 
  private:
@@ -51,12 +43,12 @@ class TomlReader final : public CLI::Config {
     throw CLI::ConfigError(fmt::format(format, std::forward<Args>(args)...), CLI::ExitCodes::ConfigError);
   }
 
-  void read_table(const std::string& path, const toml::table& table, const CLI::App& command,
+  void read_table(const std::string& path, const toml::table& table, CLI::App& command,
                   const std::vector<std::string>& parents, std::vector<CLI::ConfigItem>& items) const {
     for (const auto& [key, node] : table) {
       CLI::ConfigItem item{.parents = parents, .name = std::string(key.str()), .inputs = {}};
       const auto line = key.source().begin.line;
-      if (const CLI::App* inner = subcommand(command, item.name)) {
+      if (CLI::App* inner = subcommand(command, item.name)) {
         if (!node.is_table())
           fail("{}:{}: {} is a table: [{}]", path, line, item.fullname(), item.fullname());
         std::vector<std::string> inside = parents;
@@ -64,29 +56,41 @@ class TomlReader final : public CLI::Config {
         read_table(path, *node.as_table(), *inner, inside, items);
         continue;
       }
-      const CLI::Option* option = flag(command, item.name);
+      CLI::Option* option = flag(command, item.name);
       if (option == nullptr)
         fail("{}: unknown {} {} (line {})", path, node.is_table() ? "table" : "key", item.fullname(), line);
       const std::string wrong = read_values(node, *option, item.inputs);
       if (!wrong.empty()) fail("{}:{}: {}: {}", path, line, item.fullname(), wrong);
       // A flag on the command line wins: what is wrong with it is not the file's.
-      if (command.parsed() && option->count() == 0) {
-        places_[option->get_name()] = fmt::format("{}:{}", path, line);
+      if (option->get_expected_max() > 0 && option->count() == 0) {
+        const std::string refused = give(item.inputs, *option);
+        if (!refused.empty()) fail("{}:{}: {}", path, line, refused);
       }
-      items.push_back(std::move(item));
+      items.push_back(std::move(item));  // CLI11 passes over what an option has already
     }
   }
 
-  static const CLI::App* subcommand(const CLI::App& command, const std::string& name) {
-    for (const CLI::App* inner : command.get_subcommands([](const CLI::App*) { return true; })) {
+  // Gives an option of whatever command its values; returns the message of one that it does not take.
+  static std::string give(const std::vector<std::string>& values, CLI::Option& option) {
+    try {
+      option.add_result(values);
+      option.run_callback();
+    } catch (const CLI::ParseError& error) {
+      return explain_value(error);
+    }
+    return {};
+  }
+
+  static CLI::App* subcommand(CLI::App& command, const std::string& name) {
+    for (CLI::App* inner : command.get_subcommands([](CLI::App*) { return true; })) {
       if (inner->get_name() == name) return inner;
     }
     return nullptr;
   }
 
-  static const CLI::Option* flag(const CLI::App& command, const std::string& name) {
+  static CLI::Option* flag(CLI::App& command, const std::string& name) {
     if (name.empty() || name[0] == '-') return nullptr;
-    const CLI::Option* option = command.get_option_no_throw("--" + name);
+    CLI::Option* option = command.get_option_no_throw("--" + name);
     return option != nullptr && option->get_configurable() ? option : nullptr;
   }
 
@@ -124,8 +128,7 @@ class TomlReader final : public CLI::Config {
     return {};
   }
 
-  const CLI::App& app_;
-  mutable std::map<std::string, std::string> places_;  // flag -> FILE:LINE; from_config() is const
+  CLI::App& app_;
 };
 
 }  // namespace
@@ -137,11 +140,9 @@ void add_config_option(CLI::App& app) {
       ->check(CLI::Validator([](std::string& path) { return path.empty() ? "names no file" : ""; }, "FILE"));
   app.config_formatter(std::make_shared<TomlReader>(app));
   app.allow_config_extras(CLI::config_extras_mode::error);
-}
-
-std::string place_in_config(const CLI::App& app, const std::string& flag) {
-  const auto reader = std::dynamic_pointer_cast<const TomlReader>(app.get_config_formatter());
-  return reader == nullptr ? "" : reader->place_of(flag);
+  app.footer(
+      "Flags may stand in a TOML file: --config FILE, with a table per command and the flags' names as "
+      "keys.");
 }
 
 }  // namespace fathom::cli

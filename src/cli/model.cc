@@ -4,6 +4,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/check.h"
 #include "base/printable.h"
 #include "base/progress_bar.h"
 #include "cli/commands.h"
@@ -44,9 +45,7 @@ struct ConvertArgs {
 
 int run_convert(const ConvertArgs& args) {
   const auto format = parse_weights_option(args.weights);
-  if (!format.ok()) return fail("convert", format.status());
-  if (!format->has_value())
-    return fail("convert", invalid_argument("--weights: native changes nothing; copy the folder"));
+  CHECK_MSG(format.ok() && format->has_value(), "the flag's checks let nothing else through");
   const auto source = open_model_folder(args.folder);
   if (!source.ok()) return fail("convert", source.status());
   const int threads =
@@ -86,7 +85,12 @@ void add_model_command(CLI::App& app, Outcome& outcome) {
   auto convert_args = std::make_shared<ConvertArgs>();
   convert->add_option("DIR", convert_args->folder, "A Hugging Face model folder")->required();
   convert->add_option("OUT", convert_args->out, "The folder to write: absent or empty")->required();
-  convert->add_option("--weights", convert_args->weights, "bf16, fp8, int8 or int4")->required();
+  convert->add_option("--weights", convert_args->weights, "The precision to save")
+      ->required()
+      ->check(CLI::Validator(
+          [](std::string& text) { return text == "native" ? "native changes nothing; copy the folder" : ""; },
+          ""))
+      ->check(CLI::IsMember({"bf16", "fp8", "int8", "int4"}));
   convert
       ->add_option(
           "--layout", convert_args->layout,

@@ -6,8 +6,6 @@
 #include <filesystem>
 #include <string_view>
 
-#include "cli/config_file.h"
-
 namespace fathom::cli {
 namespace {
 
@@ -45,6 +43,13 @@ std::string explain_subcommand(const CLI::App& app) {
 
 }  // namespace
 
+std::string explain_value(const CLI::ParseError& error) {
+  constexpr std::string_view kConversion = "Could not convert: ";
+  const std::string_view what = error.what();  // starts with the flag, but for this
+  if (!what.starts_with(kConversion)) return std::string(what);
+  return fmt::format("cannot read the value of {}", what.substr(kConversion.size()));
+}
+
 std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   const std::string_view what = error.what();
   const CLI::Option* config = app.get_config_ptr();
@@ -54,14 +59,7 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
     return explain_extras(app, what);
   if (what == "A subcommand is required") return explain_subcommand(app);
-  constexpr std::string_view kConversion = "Could not convert: ";
-  const bool conversion = what.starts_with(kConversion);
-  const std::string_view subject =
-      conversion ? what.substr(kConversion.size()) : what;  // starts with the flag
-  const std::string place =
-      place_in_config(app, std::string(subject.substr(0, subject.find_first_of(": ="))));
-  return fmt::format("{}{}{}{}", place, place.empty() ? "" : ": ",
-                     conversion ? "cannot read the value of " : "", subject);
+  return explain_value(error);
 }
 
 }  // namespace fathom::cli

@@ -6,6 +6,9 @@
 
 namespace fathom::cli {
 
+// What is wrong with a flag's value.
+std::string explain_value(const CLI::ParseError& error);
+
 // What is wrong and where.
 std::string explain(const CLI::ParseError& error, const CLI::App& app);
 

@@ -33,6 +33,43 @@ def test_a_wrong_command_ends_with_2_and_says_why(args, word):
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("args,want", [
+    (("bogus",), "bogus: no such subcommand, there are: chat, serve, "), (("serv", "--port", "0", "--host", "x"), "serv: no such subcommand"),
+    (("model", "bogus", "x"), "model: bogus: no such subcommand, there are: inspect, convert"), (("--flibber",), "a subcommand is required: chat, "),
+])
+def test_a_word_that_is_no_command_is_named(args, want):
+    result = fathom(*args)
+    assert result.returncode == 2 and result.stderr.startswith(f"fathom: {want}") and len(result.stderr.splitlines()) == 1, result
+
+
+@pytest.mark.parametrize("command", [(), ("serve",), ("chat",), ("version",), ("model",), ("model", "inspect"), ("model", "convert"), ("eplb",),
+                                     ("simulate",), ("plan",)])
+def test_the_help_of_every_command_names_the_configuration_file(command):
+    result = fathom(*command, "--help")
+    assert result.returncode == 0 and "--config FILE" in result.stdout, result.stdout
+
+
+@pytest.mark.parametrize("command", [("serve", "--host", "nohost"), ("version",), ("model", "inspect", ROOT / "tests/fixtures/v3")])
+@pytest.mark.parametrize("text,want", [
+    ("[serve]\nweights = \"int8\"\n[chat]\ntemperature = 9\n", "fathom.toml:4: --temperature: "),
+    ("[chat]\nweights = \"int8\"\n[model.convert]\nweights = \"int9\"\n", "fathom.toml:4: --weights: int9 not in {"),
+    ("[model.convert]\nweights = \"native\"\n", "fathom.toml:2: --weights: native changes nothing"),
+    ("[plan]\n\nttft = \"x\"\n", "fathom.toml:3: "),
+])
+def test_a_wrong_value_for_another_command_is_named_with_the_place(tmp_path, command, text, want):
+    config = tmp_path / "fathom.toml"
+    config.write_text(text)
+    result = fathom("--config", config, *command)
+    assert result.returncode == 2 and want in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
+
+
+def test_a_wrong_flag_is_not_blamed_on_another_command_s_table(tmp_path):
+    config = tmp_path / "fathom.toml"
+    config.write_text("[chat]\nweights = \"int8\"\n")
+    result = fathom("--config", config, "serve", "--weights", "int9")
+    assert result.returncode == 2 and result.stderr.startswith("fathom: --weights: int9 not in {"), result.stderr
+
+
 @pytest.mark.parametrize("text,want", [
     ("[serve]\nprot = 1\n", "fathom.toml: unknown key serve.prot"), ("[serve\nport = 1\n", "fathom.toml:1:7: "),
     ("[serve]\nport = 1\nport = 2\n", "fathom.toml:3:"), ("[serve]\n\nport = \"x\"\n", "fathom.toml:3: cannot read"),
