@@ -55,6 +55,7 @@ class Conversation {
 
   void clear() {
     turns_.clear();
+    said_full_ = false;
     if (!flags_.system.empty()) turns_.push_back({"system", flags_.system});
   }
 
@@ -85,8 +86,8 @@ class Conversation {
     print(fmt::format("{}\n", style_.plain()));
     if (flush_output() != 0) return false;
     if (!outcome.ok()) {
-      report("chat", outcome.status().message());
       turns_.pop_back();
+      report_failure(outcome.status());
       return false;
     }
     turns_.push_back({"assistant", outcome->content});
@@ -97,6 +98,19 @@ class Conversation {
   }
 
  private:
+  // A question too long by itself is what the server says it is. One after others has room in a new
+  // conversation.
+  void report_failure(const Status& status) {
+    const bool asked_before = !turns_.empty() && turns_.back().role == "assistant";
+    if (status.code() != StatusCode::kResourceExhausted || !asked_before) {
+      report("chat", status.message());
+      return;
+    }
+    report("chat", said_full_ ? "still too long; /clear starts anew"
+                              : "the conversation no longer fits the model's context; /clear starts anew");
+    said_full_ = true;
+  }
+
   void print_rate(const serve::ChatOutcome& outcome, double first_s, double rest_s) const {
     if (outcome.interrupted) {
       print(fmt::format("{}[interrupted]{}\n", style_.dim(), style_.plain()));
@@ -125,6 +139,7 @@ class Conversation {
   const Clock& clock_;
   const Style style_;
   std::vector<serve::ChatTurn> turns_;
+  bool said_full_ = false;  // that the conversation has outgrown the context
 };
 
 int converse(const serve::ChatClient& client, const std::string& model, const Flags& flags,

@@ -51,6 +51,18 @@ def test_a_failed_question_makes_the_exit_code_1_and_the_talk_goes_on():
         assert server.stop() == 0
 
 
+def test_a_conversation_that_outgrows_the_context_is_said_to_and_can_be_cleared():
+    server = Server("--max-context", "192")
+    try:
+        long = "7 " * 150
+        result = chat("--url", server.url, stdin=f"What is 2 + 2?\n{long}\n{long}\n/clear\nWhat is 3 + 3?\n{long}\n")
+    finally:
+        assert server.stop() == 0
+    full = "fathom chat: the conversation no longer fits the model's context; /clear starts anew"
+    assert result.stderr.splitlines() == [full, "fathom chat: still too long; /clear starts anew", full], result.stderr
+    assert result.returncode == 1 and len(STATISTICS.findall(result.stdout)) == 2, result
+
+
 def test_a_server_that_goes_away_is_one_line_and_exit_code_1(server):
     mortal = Server()
     process = subprocess.Popen([str(BINARY), "chat", "--url", mortal.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -58,6 +58,14 @@ class Transfer {
   std::function<bool(std::string_view)> sink_;
 };
 
+// As OpenAI's API names what does not fit the context.
+bool says_context_is_full(const std::string& body) {
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("error")) return false;
+  const Json& error = json["error"];
+  return error.is_object() && error.contains("code") && error["code"] == "context_length_exceeded";
+}
+
 // What a server says of itself in an error's body, or the body's beginning, or at least the status.
 std::string server_message(const std::string& body, long http_status) {
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
@@ -258,7 +266,9 @@ Result<ChatOutcome> ChatClient::chat(const std::vector<ChatTurn>& messages, cons
   if (code != CURLE_OK)
     return make_status(StatusCode::kUnavailable, "{}: {}", url_, curl_easy_strerror(code));
   if (transfer.status() != 200) {
-    return make_status(StatusCode::kUnavailable, "{}", server_message(error_text, transfer.status()));
+    const bool full = says_context_is_full(error_text);
+    return make_status(full ? StatusCode::kResourceExhausted : StatusCode::kUnavailable, "{}",
+                       server_message(error_text, transfer.status()));
   }
   if (!reader.done())
     return make_status(StatusCode::kUnavailable, "{}: the answer ends without [DONE]", url_);

@@ -50,7 +50,8 @@ class ChatClient {
     int64_t max_tokens = 0;  // 0: what the context leaves
   };
   // Streams one answer. `on_delta` runs on the calling thread; `interrupt` may be set by a signal handler and
-  // ends the request. Errors carry the server's own message; an answer that breaks off or is none is one too.
+  // ends the request. Errors carry the server's own message, kResourceExhausted where the messages are longer
+  // than the model's context; an answer that breaks off or is none is one too.
   Result<ChatOutcome> chat(const std::vector<ChatTurn>& messages, const Options& options,
                            const std::function<void(const ChatDelta&)>& on_delta,
                            const std::atomic<bool>& interrupt) const;
