@@ -12,6 +12,7 @@
 #include "engine/model_parts.h"
 #include "model/memory_plan.h"
 #include "serve/embedded_file.h"
+#include "text/utf8.h"
 
 namespace fathom::serve {
 namespace {
@@ -98,10 +99,14 @@ Result<std::unique_ptr<LocalModel>> LocalModel::load(const LocalModelOptions& op
   if (has_control_characters(options.name)) {
     return invalid_argument("--served-model-name {}: holds a control character", options.name);
   }
+  // Requests name the model in JSON, which has no other text.
+  if (!is_valid_utf8(options.name)) {
+    return invalid_argument("--served-model-name {}: is not UTF-8", replace_invalid_utf8(options.name));
+  }
   std::unique_ptr<LocalModel> local(new LocalModel);
   local->name_ = !options.name.empty()   ? options.name
                  : options.model.empty() ? kBuiltInModelName
-                                         : printable(folder_name(options.model));
+                                         : printable(replace_invalid_utf8(folder_name(options.model)));
   ASSIGN_OR_RETURN(local->source_, open_source(options.model));
   local->source_label_ = local->source_->label();
 

@@ -1,4 +1,5 @@
 """Hostile flags, files, folders and servers: one clear line and the right exit code each, never a crash or a guess."""
+import fcntl
 import http.server
 import json
 import os
@@ -55,6 +56,7 @@ def refused_host(*args):
     (("chat", "--max-tokens", "0"), ("--max-tokens",)), (("chat", "--max-tokens", "-1"), ("--max-tokens",)),
     (("chat", "--api-key", "a\r\nX-Evil: 1"), ("--api-key", "control character")),
     (("serve", "--served-model-name", "a\nb"), (r"a\x0ab", "control character")),
+    (("serve", "--served-model-name", b"a\xff"), ("--served-model-name a\ufffd: is not UTF-8",)),
     (("serve", "--host", "a\nb"), (r"a\x0ab: not an IP address",)), (("serve", "--model", "x\ny\x1b[2J"), (r"x\x0ay\x1b[2J",)),
     (("--config", "a\nb", "serve"), (r"a\x0ab: No such file",)), (("--config", "/tmp", "serve"), ("/tmp: is a folder",)),
     (("serve", "--model", ""), ("--model", "empty")), (("serve", "--served-model-name", ""), ("--served-model-name", "empty")),
@@ -157,20 +159,21 @@ def test_a_flag_wins_over_the_file(tmp_path):
     (b"\xef\xbb\xbflongsecret12 a\n", ":1: begins with a byte-order mark"), (b"longsecret12 a\nabcd\0efghij\n", ":2: a control character"),
     (b"longsecret12 a\x1b[2J\n", ":1: a control character"), (b"longsecret12 name extra\n", ":1: a third word, 'extra'"),
     (b"short\n", ":1: a key has at least 8"), (b"longsecret12#1 a\nlongsecret12#1 b\n", ":2: the key"), (b"# only\n  # comments\n", "holds no key"),
-    ("longsecret12 a\n".encode("utf-16"), ":1: "),
+    ("longsecret12 a\n".encode("utf-16"), ":1: "), (b"longsecret12 a\n" + b"x" * 16385 + b" b\n", ":2: a key of 16385 characters"),
 ])
 def test_a_key_file_is_refused_by_line(tmp_path, text, want):
     (tmp_path / "keys").write_bytes(text)
     assert_one_line(fathom("serve", "--port", "0", "--api-key-file", tmp_path / "keys"), 2, "keys" + want if want[0] == ":" else want)
 
 
-def test_a_key_may_hold_a_hash(tmp_path):
-    (tmp_path / "keys").write_text("# first\nlongsecret12#3456 carol # of marketing\r\nlongsecret12 dave\n")
+def test_a_key_may_hold_a_hash_and_be_long(tmp_path):
+    longest = "x" * 16384
+    (tmp_path / "keys").write_text(f"# first\nlongsecret12#3456 carol # of marketing\r\nlongsecret12 dave\n{longest} eve\n")
     server = Server("--kv-memory", "16M", "--threads", "1", "--api-key-file", tmp_path / "keys")
     try:
         def status(key):
             return server.post("/v1/completions", {"prompt": "hi", "max_tokens": 1}, headers={"Authorization": f"Bearer {key}"}).status
-        assert [status(key) for key in ("longsecret12#3456", "longsecret12", "longsecret12#", "#3456")] == [200, 200, 401, 401]
+        assert [status(key) for key in ("longsecret12#3456", "longsecret12", longest, "longsecret12#", "#3456")] == [200, 200, 200, 401, 401]
     finally:
         assert server.stop() == 0
 
@@ -355,6 +358,30 @@ def test_a_folder_with_an_odd_name_is_shown_on_one_line(tmp_path):
     assert fathom("model", "inspect", folder).stdout.splitlines()[0].endswith(rb"/a\x0ab\x1b[2J")
     result = convert(folder, tmp_path / "c\nd")
     assert result.returncode == 0 and rb"/c\x0ad: " in result.stdout and (tmp_path / "c\nd/config.json").exists()
+
+
+def test_a_folder_whose_name_is_no_text_is_served_by_the_name_that_is_listed(tmp_path):
+    folder = tmp_path / os.fsdecode(b"a\xff\xfe")
+    shutil.copytree(DEMO, folder, copy_function=shutil.copyfile)
+    server = Server("--model", folder, "--kv-memory", "16M", "--threads", "1")
+    try:
+        model, = (entry["id"] for entry in server.get("/v1/models").json["data"])
+        assert model == "a\ufffd\ufffd"
+        assert server.post("/v1/completions", {"model": model, "prompt": "hi", "max_tokens": 1}).status == 200
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_conversion_at_work_is_told_from_one_that_was_cut_off(tmp_path):
+    partial = tmp_path / "out.partial"
+    partial.mkdir()
+    at_work = os.open(partial, os.O_RDONLY)
+    fcntl.flock(at_work, fcntl.LOCK_EX)  # as a conversion holds it until it ends, however it ends
+    assert_one_line(convert(SMALL, tmp_path / "out"), 2, f"{partial}: another conversion is writing it")
+    os.close(at_work)
+    assert_one_line(convert(SMALL, tmp_path / "out"), 2, f"{partial}: is there, left by a conversion that was cut off")
+    partial.rmdir()
+    assert convert(SMALL, tmp_path / "out").returncode == 0
 
 
 def test_a_configuration_of_too_many_keys_is_refused_soon(tmp_path):

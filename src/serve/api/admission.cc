@@ -14,6 +14,7 @@ namespace fathom::serve {
 namespace {
 
 constexpr size_t kKeyBytesMin = 8;
+constexpr size_t kKeyBytesMax = size_t{16} << 10;  // leaves room in a request's head (HttpOptions)
 constexpr size_t kKeyFileBytesMax = size_t{1} << 20;
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
@@ -51,6 +52,10 @@ std::string line_problem(const std::string& line, const std::vector<std::string>
     return fmt::format("a third word, '{}': a line is a key and at most a name", words[2]);
   if (!words.empty() && words[0].size() < kKeyBytesMin) {
     return fmt::format("a key has at least {} characters", kKeyBytesMin);
+  }
+  if (!words.empty() && words[0].size() > kKeyBytesMax) {
+    return fmt::format("a key of {} characters; one has at most {}, to fit a request's head", words[0].size(),
+                       kKeyBytesMax);
   }
   return {};
 }

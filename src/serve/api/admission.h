@@ -24,8 +24,8 @@ class ApiKeys {
  public:
   // No file: every request is admitted as the anonymous key.
   ApiKeys() = default;
-  // INVALID_ARGUMENT naming file and line for an unreadable file, a key shorter than 8 bytes, a duplicate, a
-  // third word, a control character or a byte-order mark.
+  // INVALID_ARGUMENT naming file and line for an unreadable file, a key shorter than 8 bytes or longer than
+  // 16 KiB, a duplicate, a third word, a control character or a byte-order mark.
   static Result<ApiKeys> load(const std::string& path);
 
   bool required() const { return !keys_.empty(); }

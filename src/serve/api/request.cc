@@ -302,15 +302,39 @@ void refuse_answer_last(ObjectReader& reader, const std::vector<ChatMessage>& me
   reader.fail(std::move(error));
 }
 
-// OpenAI's `reasoning_effort`: a model that thinks at one length only can think or not.
-void read_reasoning_effort(ObjectReader& reader, TemplateArguments& arguments) {
+// Whether to think may be said in four places. Where two say the opposite, neither is followed in silence.
+class ThinkingSwitch {
+ public:
+  ThinkingSwitch(ObjectReader& reader, TemplateArguments& arguments)
+      : reader_(reader), arguments_(arguments) {}
+
+  void set(const std::string& name, bool on) {
+    if (!name_.empty() && arguments_.thinking != on) {
+      reader_.fail(bad_request(name, "{} and {} contradict each other: one asks for thinking, one for none",
+                               name_, name));
+    }
+    name_ = name;
+    arguments_.thinking = on;
+  }
+  // What holds where no place says whether to think.
+  void set_default(bool on) {
+    if (name_.empty()) arguments_.thinking = on;
+  }
+
+ private:
+  ObjectReader& reader_;
+  TemplateArguments& arguments_;
+  std::string name_;  // of the place that has spoken
+};
+
+// OpenAI's `reasoning_effort`: a model that thinks at one length only can think or not. An effort is how much
+// to think, if at all.
+void read_reasoning_effort(ObjectReader& reader, ThinkingSwitch& thinking) {
   if (reader.find("reasoning_effort") == nullptr) return;
   const std::string effort = reader.text("reasoning_effort", "");
-  for (const char* known : {"none", "minimal", "low", "medium", "high", "xhigh"}) {
-    if (effort == known) {
-      arguments.thinking = effort != "none";
-      return;
-    }
+  if (effort == "none") return thinking.set("reasoning_effort", false);
+  for (const char* known : {"minimal", "low", "medium", "high", "xhigh"}) {
+    if (effort == known) return thinking.set_default(true);
   }
   reader.fail(bad_request("reasoning_effort",
                           "reasoning_effort: expected none, minimal, low, medium, high or xhigh, got '{}'",
@@ -318,9 +342,10 @@ void read_reasoning_effort(ObjectReader& reader, TemplateArguments& arguments) {
 }
 
 // DeepSeek's `thinking: {"type": "enabled"|"disabled"}`, and `thinking`/`enable_thinking` among the
-// template's own arguments; either goes before `reasoning_effort`.
+// template's own arguments; either goes before an effort.
 void read_template_arguments(ObjectReader& reader, TemplateArguments& arguments) {
-  read_reasoning_effort(reader, arguments);
+  ThinkingSwitch thinks(reader, arguments);
+  read_reasoning_effort(reader, thinks);
   if (const Json* thinking = reader.find("thinking")) {
     const Json type = thinking->is_object() ? thinking->value("type", Json()) : Json();
     if (type != "enabled" && type != "disabled") {
@@ -328,7 +353,7 @@ void read_template_arguments(ObjectReader& reader, TemplateArguments& arguments)
           bad_request("thinking", R"(thinking: expected {{"type": "enabled"}} or {{"type": "disabled"}})"));
     }
     ObjectReader inner(*thinking, "thinking.");
-    arguments.thinking = inner.text("type", "") == "enabled";
+    thinks.set("thinking", inner.text("type", "") == "enabled");
     inner.refuse({"budget_tokens"});
     if (auto error = inner.finish()) return reader.fail(*error);
   }
@@ -347,7 +372,7 @@ void read_template_arguments(ObjectReader& reader, TemplateArguments& arguments)
                                      "chat_template_kwargs.{}: expected true or false, got {}", name,
                                      it->type_name()));
     }
-    arguments.thinking = it->get<bool>();
+    thinks.set(fmt::format("chat_template_kwargs.{}", name), it->get<bool>());
   }
 }
 

@@ -92,6 +92,10 @@ TEST(Request, fields_of_one_value_are_honoured_or_refused) {
   EXPECT_EQ(
       parse(R"("reasoning_effort":"low","thinking":{"type":"disabled"})").value().template_arguments.thinking,
       false);
+  EXPECT_EQ(parse(R"("reasoning_effort":"high","chat_template_kwargs":{"thinking":false})")
+                .value()
+                .template_arguments.thinking,
+            false);
   EXPECT_EQ(parse(R"("seed":1)").value().template_arguments.thinking, std::nullopt);
   EXPECT_TRUE(parse(R"("verbosity":"medium","stream_options":{"continuous_usage_stats":false})").ok());
   EXPECT_EQ(parse(R"("reasoning_effort":"huge")").error().param, "reasoning_effort");
@@ -99,6 +103,32 @@ TEST(Request, fields_of_one_value_are_honoured_or_refused) {
   EXPECT_EQ(parse(R"("verbosity":"low")").error().param, "verbosity");
   EXPECT_EQ(parse(R"("stream_options":{"continuous_usage_stats":true})").error().param,
             "stream_options.continuous_usage_stats");
+}
+
+TEST(Request, places_that_say_whether_to_think_must_agree) {
+  const auto parse = [](const std::string& more) {
+    return parse_chat_request(R"({"messages":[{"role":"user","content":"a"}],)" + more + "}", kLimits);
+  };
+  const std::vector<std::tuple<std::string, std::string, std::string>> opposites = {
+      {R"("thinking":{"type":"disabled"},"chat_template_kwargs":{"thinking":true})", "thinking",
+       "chat_template_kwargs.thinking"},
+      {R"("reasoning_effort":"none","thinking":{"type":"enabled"})", "reasoning_effort", "thinking"},
+      {R"("chat_template_kwargs":{"enable_thinking":true},"reasoning_effort":"none")", "reasoning_effort",
+       "chat_template_kwargs.enable_thinking"},
+      {R"("chat_template_kwargs":{"enable_thinking":true,"thinking":false})", "chat_template_kwargs.thinking",
+       "chat_template_kwargs.enable_thinking"}};
+  for (const auto& [fields, first, second] : opposites) {
+    const auto refused = parse(fields);
+    ASSERT_FALSE(refused.ok()) << fields;
+    EXPECT_EQ(refused.error().param, second);
+    EXPECT_TRUE(refused.error().message.starts_with(first + " and " + second + " contradict each other"))
+        << refused.error().message;
+  }
+  EXPECT_EQ(parse(R"("reasoning_effort":"none","thinking":{"type":"disabled"},)"
+                  R"("chat_template_kwargs":{"thinking":false,"enable_thinking":false})")
+                .value()
+                .template_arguments.thinking,
+            false);
 }
 
 std::string param_of(const std::string& more) {
