@@ -27,7 +27,7 @@ class Server:
     def __init__(self, *args, env=None):
         self.process = subprocess.Popen(
             [str(BINARY), "serve", "--port", "0", *map(str, args)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ELSEWHERE.name,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", cwd=ELSEWHERE.name,
             env={**os.environ, **(env or {})},
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # the tests themselves may run under nohup
         self.log = []
