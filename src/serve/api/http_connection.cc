@@ -181,7 +181,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   asio::io_context& io_;
   HttpRequest request_;
   std::shared_ptr<BodyBytes> body_bytes_;
-  bool keep_alive_;
+  std::atomic<bool> keep_alive_;
   const bool http_1_0_;
   std::atomic<bool> gone_{false};
   bool event_stream_ = false;  // set before the socket thread is told of the stream
