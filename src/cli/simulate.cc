@@ -1,4 +1,5 @@
 // fathom simulate published-day: DeepSeek's published day, or its load on another fleet.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -74,7 +75,10 @@ Result<sim::DayFiles> day_of(SimulateArgs& args, const sim::HardwareProfile& hw)
   if (args.fleet_file.empty() && args.schedule_given) most = sim::units_max(day.schedule);
   const int all = most.decode * nodes.decode + most.prefill * nodes.prefill;
   if (args.scale == "none") day.schedule = sim::DaySchedule({{0, all, most}});
-  if (!args.fleet_file.empty() && !args.budget_given) args.autoscale.budget_nodes = all;
+  if (!args.fleet_file.empty()) {
+    args.autoscale.units_max = most;
+    if (!args.budget_given) args.autoscale.budget_nodes = all;
+  }
   return day;
 }
 
@@ -155,8 +159,11 @@ Result<RanDay> run_one(const DaySetting& s, const sim::FleetOptions& options, co
     run.schedule_drain_node_hours = measured_drains(s.args.other, s.args, run);
     run.options.scale = [&autoscaler](const sim::ScaleInput& in) { return autoscaler->decide(in); };
     run.options.scale_interval_s = scaling.interval_s;
-    run.options.scale_units_max = {scaling.budget_nodes / scaling.unit[1].nodes,
-                                   scaling.budget_nodes / scaling.unit[0].nodes};
+    const auto most = [&](int k) {
+      return std::min(scaling.units_max[k], scaling.budget_nodes / scaling.unit[k].nodes);
+    };
+    run.options.scale_units_max = {most(static_cast<int>(UnitKind::kDecode)),
+                                   most(static_cast<int>(UnitKind::kPrefill))};
   }
   ProgressBar bar(label);
   ran.result = sim::run_day(s.hw, model, s.day, run.options, [&](double done) { bar.update(done); });

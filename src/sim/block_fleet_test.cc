@@ -378,9 +378,10 @@ TEST(BlockFleet, C1_TheNewestWorkerGetsItsShare) {
 TEST(FleetFile, ReadsAndNamesWhatIsWrong) {
   BlockFleetOptions options;
   EXPECT_TRUE(
-      read_fleet_file("f.toml", "expert_slots = 288\n[prefill]\nunits = 2\nranks = 16\n", options).ok());
+      read_fleet_file("f.toml", "expert_slots = 288\n[prefill]\nunits = 2\nranks = 16\n[decode]\n", options)
+          .ok());
   EXPECT_EQ(options.prefill_units, 2);
-  EXPECT_EQ(read_fleet_file("f.toml", "[decode]\nranks = 100\n", options).message(),
+  EXPECT_EQ(read_fleet_file("f.toml", "[decode]\nranks = 100\n[prefill]\n", options).message(),
             "f.toml:1: decode.ranks: 288 expert slots do not divide over 100 ranks");
   EXPECT_EQ(read_fleet_file("f.toml", "[decode]\nunits = 0\n", options).message(),
             "f.toml:2: decode.units: 0 is outside 1..1000");
@@ -390,6 +391,10 @@ TEST(FleetFile, ReadsAndNamesWhatIsWrong) {
             "f.toml:3: toml:");
   EXPECT_EQ(read_fleet_file("f.toml", "\n[decode]\nrank = 1\n", options).message(),
             "f.toml:3: decode.rank: unknown key");
+  EXPECT_EQ(read_fleet_file("f.toml", "", options).message(),
+            "f.toml:1: prefill: missing, a fleet has sections [prefill] and [decode]");
+  EXPECT_EQ(read_fleet_file("f.toml", "[prefill]\nunits = 2\n", options).message(),
+            "f.toml:1: decode: missing, a fleet has sections [prefill] and [decode]");
 }
 
 TEST(BlockFleet, NamesAProfileWithoutRoomAndAFleetTooLarge) {
@@ -410,13 +415,14 @@ TEST(FleetFile, APlaceIsTheLineOfAKeyOrOfItsSection) {
   EXPECT_EQ(fleet_place("f.toml", text, "prefill.ranks"), "f.toml:5: prefill.ranks");
   EXPECT_EQ(fleet_place("f.toml", "", "prefill.ranks"), "f.toml:1: prefill.ranks");
   BlockFleetOptions options;
-  const std::string large = "[decode]\nunits = 1000\nranks = 288\nblocks_per_rank = 16777216\n";
+  const std::string large = "[decode]\nunits = 1000\nranks = 288\nblocks_per_rank = 16777216\n[prefill]\n";
   ASSERT_TRUE(read_fleet_file("f.toml", large, options).ok());
   EXPECT_TRUE(validate_block_fleet(test_profile("h800"), {}, options)
                   .message()
                   .starts_with("f.toml:4: decode.blocks_per_rank: "));
-  ASSERT_TRUE(
-      read_fleet_file("f.toml", "[prefill]\nranks = 288\nunits = 1000\nblocks_per_rank = 8\n", options).ok());
+  ASSERT_TRUE(read_fleet_file(
+                  "f.toml", "[prefill]\nranks = 288\nunits = 1000\nblocks_per_rank = 8\n[decode]\n", options)
+                  .ok());
   EXPECT_EQ(validate_block_fleet(test_profile("h800"), {}, options).message(),
             "f.toml:3: prefill.units: 288000 prefill ranks in all, a router knows at most 65520");
 }

@@ -104,6 +104,7 @@ void add_seed_spread(Report& report, const std::vector<Report>& runs) {
       most = std::max(most, figure->value);
     }
     const double mean = sum / static_cast<double>(runs.size());
+    if (!std::isfinite(mean)) least = most = mean;  // a figure without a value
     table.rows.push_back({name, pretty_number(mean), pretty_number(least), pretty_number(most)});
     report.figures.push_back({fmt::format("{}_seed_mean", name), mean, Origin::kPrediction, {}, ""});
     report.figures.push_back(

@@ -34,6 +34,7 @@ Result<DaySchedule> parse_schedule(const std::string& file, std::string_view tex
                                    const UnitCounts& unit_nodes) {
   std::vector<DaySchedule::Change> changes;
   int start_minutes = -1;
+  RETURN_IF_ERROR(csv_whole(file, text));
   for (const CsvRow& row : csv_rows(text)) {
     if (row.fields[0] == "from") continue;
     ASSIGN_OR_RETURN(const int minutes, minutes_of(file, row));

@@ -66,6 +66,10 @@ Status read_fleet_file(const std::string& file, std::string_view text, BlockFlee
       return bad(file, node, key.str(), "unknown key");
     }
   }
+  for (const char* section : {"prefill", "decode"}) {
+    if (parsed.table().contains(section)) continue;
+    return invalid_argument("{}:1: {}: missing, a fleet has sections [prefill] and [decode]", file, section);
+  }
   options.prefill_units_place = fleet_place(file, text, "prefill.units");
   for (const bool decode : {false, true}) {
     const char* field = decode ? "decode.blocks_per_rank" : "prefill.blocks_per_rank";
@@ -74,8 +78,8 @@ Status read_fleet_file(const std::string& file, std::string_view text, BlockFlee
     if (options.expert_slots % ranks != 0) {
       const toml::node* section = parsed.table().get(decode ? "decode" : "prefill");
       return invalid_argument("{}:{}: {}.ranks: {} expert slots do not divide over {} ranks", file,
-                              section != nullptr ? section->source().begin.line : 1,
-                              decode ? "decode" : "prefill", options.expert_slots, ranks);
+                              section->source().begin.line, decode ? "decode" : "prefill",
+                              options.expert_slots, ranks);
     }
   }
   return ok_status();

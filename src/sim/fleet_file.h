@@ -8,9 +8,9 @@
 
 namespace fathom::sim {
 
-// [prefill] and [decode]: units, ranks, blocks_per_rank; [prefill] chunk_tokens; top level: expert_slots.
-// What is not named stays. Errors name file, line and field: an unknown key, a unit that does not divide the
-// slots, no unit.
+// [prefill] and [decode], both: units, ranks, blocks_per_rank; [prefill] chunk_tokens; top level:
+// expert_slots. A key that is not there stays as it is. Errors name file, line and field: an unknown key, a
+// missing section, a unit that does not divide the slots, no unit.
 Status read_fleet_file(const std::string& file, std::string_view text, BlockFleetOptions& options);
 
 // "FILE:LINE: FIELD" of a key that read_fleet_file() has read, such as "decode.ranks"; of one that the file

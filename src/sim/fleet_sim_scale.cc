@@ -8,6 +8,7 @@ namespace {
 
 // Before, short answers are over-represented among the finished.
 constexpr int64_t kMeanOutputRequests = 1'000'000;
+constexpr double kForwardTokensMin = 64;  // a block
 
 // The highest open unit closes first; the lowest opens, one that is free of requests before one that drains.
 template <typename Drains>
@@ -311,6 +312,14 @@ Status validate_day_profile(const HardwareProfile& hw, const ModelShape& model, 
   if (room < 1 || room > static_cast<double>(kRoomTokensMax)) {
     return invalid_argument("{}: {} GB leave room for {:.0f} KV tokens per decode rank, outside 1..{}",
                             hw.hbm_place, hw.hbm_gb, room, kRoomTokensMax);
+  }
+  const PromptMix mix = LengthModel(options.lengths).prompt_mix();
+  const LayerCost cost = fit_prefill_cost(hw, model, prefill_shape_of(options, mix));
+  const double tokens = hw.prefill_rank_budget_ms_per_layer * 1e3 / cost.rank_us(1, mix.context_tokens);
+  if (tokens < kForwardTokensMin) {
+    return invalid_argument(
+        "profile {}: prefill.rank_budget_ms_per_layer: {} ms compute {:.0f} tokens, a forward takes {:.0f}",
+        hw.name, hw.prefill_rank_budget_ms_per_layer, tokens, kForwardTokensMin);
   }
   return ok_status();
 }

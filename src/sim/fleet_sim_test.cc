@@ -425,6 +425,10 @@ TEST(Day, NamesTheConstantThatCannotCarryItsUnits) {
   EXPECT_TRUE(validate_day_profile(hw, {}, {}).ok());
   hw.hbm_gb = 30;
   EXPECT_NE(validate_day_profile(hw, {}, {}).message().find("hardware.hbm_gb: 30 GB"), std::string::npos);
+  hw = test_profile("h800-day");
+  hw.prefill_rank_budget_ms_per_layer = 1e-6;
+  EXPECT_NE(validate_day_profile(hw, {}, {}).message().find("1e-06 ms compute 0 tokens, a forward takes 64"),
+            std::string::npos);
   hw = test_profile("cpu-2core");
   EXPECT_NE(validate_day_profile(hw, {}, {}).message().find("hardware.gpus_per_node: 1 GPUs"),
             std::string::npos);
@@ -519,6 +523,8 @@ TEST(DayFiles, BadInputNamesFileLineAndField) {
   for (size_t cut = 1; cut < 6; ++cut)
     EXPECT_NE(error(two_columns.substr(0, two_columns.size() - cut), schedule).find("the file may be torn"),
               std::string::npos);
+  EXPECT_EQ(error(load, "12:00,278,9,29"),
+            "s.csv:1: \"12:00,278,9,29\" does not end in a line feed: the file may be torn");
   EXPECT_EQ(error(load, "12:00,278,9,29,1\n"), "s.csv:1: column 5: \"1\", expected 4 columns");
   EXPECT_EQ(error(load, "12:00,278,9\n"), "s.csv:1: prefill_units: missing");
   EXPECT_EQ(error(load, "12:60,278,9,29\n"), "s.csv:1: from: \"12:60\" is not a time HH:MM");

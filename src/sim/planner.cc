@@ -251,8 +251,10 @@ PlanOutcome make_plan(const PlanInput& in, ExpertSpreads& spreads) {
   PlanOutcome outcome = try_plan(in, false, spreads);
   if (outcome.plan && outcome.plan->peak_nodes > in.nodes_max) outcome = try_plan(in, true, spreads);
   if (outcome.plan && outcome.plan->peak_nodes > in.nodes_max) {
-    return {std::nullopt,
-            fmt::format("nodes: {} at the peak, the limit is {}", outcome.plan->peak_nodes, in.nodes_max)};
+    const int units = std::max(outcome.plan->peak_decode_units, outcome.plan->peak_prefill_units);
+    return {std::nullopt, fmt::format("nodes: {}{} at the peak, the limit is {}",
+                                      units - in.spare_units >= kUnitsMax ? "more than " : "",
+                                      outcome.plan->peak_nodes, in.nodes_max)};
   }
   return outcome;
 }

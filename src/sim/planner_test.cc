@@ -376,6 +376,8 @@ TEST(Planner, ABudgetPrefersTheLowestPeak) {
   EXPECT_NE(tight.reason.find("at the peak, the limit is"), std::string::npos) << tight.reason;
   in.nodes_max = 1;
   EXPECT_FALSE(make_plan(in).plan.has_value());
+  in.requests_per_day = 1e17;  // beyond what is counted
+  EXPECT_TRUE(make_plan(in).reason.starts_with("nodes: more than ")) << make_plan(in).reason;
 }
 
 TEST(Planner, DeploymentsNameEveryUnit) {

@@ -41,6 +41,9 @@ class ReplayFigures {
   void add(const char* name, double value, std::string note = {}, Origin origin = Origin::kPrediction) {
     report_.figures.push_back({name, value, origin, {}, std::move(note)});
   }
+  // Of what is counted until the last arrival. Requests that all arrive at once leave no time to count over.
+  double over_arrivals(double value) const { return r_.last_arrival_s > 0 ? value : std::nan(""); }
+  double nodes_mean() const { return over_arrivals(ratio(r_.node_seconds, r_.last_arrival_s)); }
   void add_sum(const char* name, int64_t value, std::string note = {}, Origin origin = Origin::kPrediction) {
     add(name, static_cast<double>(value) / setting_.share, std::move(note), origin);
   }
@@ -63,7 +66,7 @@ class ReplayFigures {
     add("store_hit_share", ratio(static_cast<double>(r_.read_tokens), static_cast<double>(r_.input_tokens)),
         "of hit_share: read from the external KV store, the rest was in a rank's memory");
     const double gb = static_cast<double>(r_.read_tokens) * ModelShape{}.kv_bytes_per_token() / 1e9;
-    add("store_read_gb_per_s", ratio(gb, r_.last_arrival_s), "mean, of all prefill ranks");
+    add("store_read_gb_per_s", over_arrivals(ratio(gb, r_.last_arrival_s)), "mean, of all prefill ranks");
     for (const auto& [name, p] : {std::pair{"store_read_ms_p50", 0.5}, {"store_read_ms_p99", 0.99}})
       add(name, r_.read_us.percentile(p) / 1e3,
           "until a prompt's blocks are there; its rank computes others meanwhile");
@@ -79,9 +82,9 @@ class ReplayFigures {
                              : setting_.scale == "schedule" ? "the schedule"
                                                             : "all units of the fleet";
     const double hours = r_.last_arrival_s / kHourSeconds / setting_.share;
-    const double node_hours = r_.node_seconds / kHourSeconds / setting_.share;
+    const double node_hours = over_arrivals(r_.node_seconds / kHourSeconds / setting_.share);
     const double drains = r_.drain_node_seconds / kHourSeconds;
-    add("nodes_mean", ratio(r_.node_seconds, r_.last_arrival_s), note, origin);
+    add("nodes_mean", nodes_mean(), note, origin);
     add("node_hours", node_hours, "serving and starting, until the last arrival", origin);
     add("drain_node_hours", drains, "beside node_hours, not scaled");
     add("nodes_peak", r_.nodes_peak, "at one instant: serving, starting and draining", origin);
@@ -142,7 +145,7 @@ class ReplayFigures {
     of_sum("bias_output_tokens_percent", r_.output_tokens, setting_.whole_output_tokens, "output tokens");
     of_whole("bias_hit_share_bound_percent", stats_.hit_share_bound, setting_.whole_hit_share_bound,
              "prompts that this run leaves out would have been found by later ones");
-    of_whole("bias_nodes_percent", ratio(r_.node_seconds, r_.last_arrival_s), setting_.whole_nodes_mean,
+    of_whole("bias_nodes_percent", nodes_mean(), setting_.whole_nodes_mean,
              "mean nodes of the simulated parts against the whole trace's");
     report_.facts.emplace_back(kBiasNotEstimated, "speed, waits, hits and balance of the whole trace");
   }

@@ -47,6 +47,9 @@ double value(const Report& report, const char* name) {
   return figure != nullptr ? figure->value : std::nan("");
 }
 
+// TOML allows no DEL between its quotes, JSON either spelling.
+TEST(Report, EscapesEveryControlCharacter) { EXPECT_EQ(json_escape("a\x7f\n\"é"), "a\\u007f\\u000a\\\"é"); }
+
 // Units lost, deadlines, retractions: what the cells say is what the run's own sums say.
 TEST(Replay, CellsAddUpToTheRun) {
   BlockFleetOptions options = small_fleet();

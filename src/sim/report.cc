@@ -20,7 +20,7 @@ std::string json_escape(std::string_view text) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
       out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
     } else {
       out += c;
@@ -115,7 +115,8 @@ Table compare_table(const Report& report, const Summary& other, const std::strin
     const auto found = other.figures.find(figure.name);
     if (found == other.figures.end()) continue;
     const double from = found->second;
-    const std::string change = from != 0 ? fmt::format("{:+.2f} %", 100 * (figure.value / from - 1))
+    const std::string change = !std::isfinite(figure.value) ? "-"
+                               : from != 0 ? fmt::format("{:+.2f} %", 100 * (figure.value / from - 1))
                                : figure.value == from ? "+0.00 %"
                                                       : "from 0";
     table.rows.push_back({figure.name, pretty_number(figure.value), pretty_number(from), change});

@@ -100,6 +100,7 @@ Table compare_table(const Report& report, const Summary& other, const std::strin
 
 // 12345.678 -> "12,346"; small values keep three digits.
 std::string pretty_number(double value);
+// What stands between the quotes of a string of JSON or TOML, which allows no control character of ASCII.
 std::string json_escape(std::string_view text);
 
 }  // namespace fathom::sim

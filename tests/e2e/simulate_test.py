@@ -209,10 +209,32 @@ def test_the_store_is_read_and_takes_its_time(tmp_path):
 
 
 def test_tied_units_of_a_day_start_in_groups(tmp_path):
-    (tmp_path / "fleet.toml").write_text(SMALL_FLEET)
-    run(tmp_path / "out", *TINY, "--fleet", tmp_path / "fleet.toml", "--scale", "autoscale", "--tied")
+    fleet = tmp_path / "fleet.toml"
+    tied = [*TINY, "--fleet", fleet, "--scale", "autoscale", "--tied", "--budget", 200]
+    fleet.write_text(SMALL_FLEET.replace("units = 3", "units = 8"))
+    run(tmp_path / "out", *tied)
     units = [(int(row["decode_units"]), int(row["prefill_units"])) for row in rows(tmp_path / "out/units.csv")]
-    assert units and all(prefill == 3 * decode + 2 for decode, prefill in units), units
+    assert units and all((decode, prefill) in ((1, 5), (2, 8)) for decode, prefill in units), units
+    fleet.write_text(SMALL_FLEET)
+    done = fathom(*tied)
+    assert done.returncode == 2 and "five prefill units go together, the fleet has 2 and 3" in done.stderr, done.stderr
+
+
+def test_an_autoscaled_day_has_the_units_of_its_fleet(tmp_path):
+    (tmp_path / "fleet.toml").write_text(SMALL_FLEET)
+    run(tmp_path / "out", *TINY, "--fleet", tmp_path / "fleet.toml", "--scale", "autoscale", "--budget", 200)
+    units = [(int(row["decode_units"]), int(row["prefill_units"])) for row in rows(tmp_path / "out/units.csv")]
+    assert units and all(decode <= 2 and prefill <= 3 for decode, prefill in units), units
+
+
+def test_requests_that_arrive_at_once_have_no_cost(tmp_path):
+    (tmp_path / "trace.csv").write_text("2023-11-16 18:15:46,1000,5\n")
+    summary, page = run(tmp_path / "out", "simulate", "trace", tmp_path / "trace.csv", "--seeds", 2)
+    for name in ("nodes_mean", "node_hours", "cost_usd", "cost_usd_per_million_output_tokens", "node_hours_seed_spread"):
+        assert summary[name] is None, name
+    assert summary["theoretical_income_usd"] > 0
+    done = fathom("simulate", "trace", tmp_path / "trace.csv", "--compare", tmp_path / "out")
+    assert re.search(r"^cost_usd +-$", done.stdout, re.M) and "nan" not in done.stdout, done.stdout
 
 
 def test_a_prompt_that_no_rank_can_hold_is_refused_at_once(tmp_path):
