@@ -2,6 +2,7 @@
 #include "sim/day_figures.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace fathom::sim {
 namespace {
@@ -212,10 +213,14 @@ class DayFigures {
         "fullest rank");
     add("kv_over_room_steps", static_cast<double>(page_.result.kv_over_room_steps), Origin::kPrediction,
         "must be 0");
-    const auto saturated = static_cast<double>(t_.saturated_forwards);
-    add("prefill_efficiency_saturated", ratio(t_.efficiency_sum, saturated), Origin::kPrediction,
+    // Without such a forward there is no value: a 0 would read as the worst one.
+    const auto of_saturated = [&](double sum) {
+      return t_.saturated_forwards > 0 ? sum / static_cast<double>(t_.saturated_forwards)
+                                       : std::numeric_limits<double>::quiet_NaN();
+    };
+    add("prefill_efficiency_saturated", of_saturated(t_.efficiency_sum), Origin::kPrediction,
         "mean over largest cost of the ranks, forwards that left prompts waiting");
-    add("prefill_tokens_max_over_mean_saturated", ratio(t_.token_ratio_sum, saturated));
+    add("prefill_tokens_max_over_mean_saturated", of_saturated(t_.token_ratio_sum));
     add("prefill_forwards", static_cast<double>(t_.forwards) / o_.fraction);
     add("simulated_decode_rank_steps", static_cast<double>(t_.rank_steps), Origin::kPrediction, "not scaled");
   }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 
 #include "sim/active_faults.h"
@@ -222,12 +223,17 @@ TEST(WholeDay, FromTheLoadAlone) {
 
 TEST(WholeDay, OurDecodeBalancerOverFiveSeeds) {
   if (!whole_days()) GTEST_SKIP() << "set FATHOM_WHOLE_DAYS";
+  int num_saturated = 0;
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     FleetOptions options;
     options.fraction = 0.05;
     options.seed = seed;
     const Report plain = run_published(options, false);
-    EXPECT_GE(value_of(plain, "prefill_efficiency_saturated"), 0.95) << seed;
+    // In so short a part of each hour some seeds leave no prompt waiting.
+    if (const double share = value_of(plain, "prefill_efficiency_saturated"); std::isfinite(share)) {
+      EXPECT_GE(share, 0.95) << seed;
+      ++num_saturated;
+    }
     const double capped = value_of(plain, "decode_tokens_per_s_per_user");
     options.decode_policy = DecodePolicy::kFathom;
     const double ours = value_of(run_published(options, false), "decode_tokens_per_s_per_user");
@@ -236,6 +242,7 @@ TEST(WholeDay, OurDecodeBalancerOverFiveSeeds) {
     EXPECT_GE(ours, capped) << seed;
     EXPECT_GE(bound, ours) << seed;
   }
+  EXPECT_GE(num_saturated, 3);
 }
 
 // Trap: time slots. A step ends where it ends, so a busy unit's steps fill its time without a gap.
