@@ -29,8 +29,7 @@ struct RefineOptions {
 Result<ExpertPlacement> refine_experts(const ExpertWeights& weights, const RebalanceShape& shape,
                                        const ExpertPlacement& start, const RefineOptions& options = {});
 
-// rebalance_experts, then refine_experts: what engine/expert_rebalancer places a layer by, and `fathom eplb
-// --refine`.
+// rebalance_experts, then refine_experts: `fathom eplb --refine`. Seconds for many slots on few GPUs.
 Result<ExpertPlacement> rebalance_and_refine(const ExpertWeights& weights, const RebalanceShape& shape,
                                              const RefineOptions& options = {});
 

@@ -38,8 +38,9 @@ struct Flags {
 
 void add_flags(CLI::App& command, Flags& flags) {
   serve::ServeOptions& options = flags.options;
-  const auto add_seconds = [&command](const char* name, double& value, const char* help) {
-    command.add_option(name, value, help)->check(CLI::Range(0.1, kSecondsMax))->capture_default_str();
+  const auto add_seconds = [&command](const char* name, double& value, const char* help,
+                                      double value_max = kSecondsMax) {
+    command.add_option(name, value, help)->check(CLI::Range(0.1, value_max))->capture_default_str();
   };
   add_model_options(command, options.model);
   command.add_option("--host", options.http.host, "Address to listen on")->capture_default_str();
@@ -94,7 +95,7 @@ void add_flags(CLI::App& command, Flags& flags) {
   add_seconds("--request-timeout", options.request_timeout_s,
               "Seconds from a request to its last token, at most");
   add_seconds("--queue-timeout", options.model.engine.queue_seconds_max,
-              "Seconds a request may wait to start, or for its next step, until it ends with 503");
+              "Seconds a request may wait to start, or for its next step, until it ends with 503", 86400);
   add_seconds("--stall-timeout", options.stall_timeout_s,
               "Seconds without progress after which the engine counts as stalled: requests end with an "
               "error, /health and /ready are 503");

@@ -422,6 +422,8 @@ Status EngineCore::warm_up() {
     RETURN_IF_ERROR(warm_up_engine(StepKind::kPrefill));
     RETURN_IF_ERROR(warm_up_engine(StepKind::kDecode));
   }
+  parts_.prefill->warmed_up();
+  parts_.decode->warmed_up();
   return ok_status();
 }
 

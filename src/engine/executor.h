@@ -31,6 +31,8 @@ class Executor {
   virtual TimePoint last_progress() const { return {}; }
   // What the last step sent between ranks.
   virtual ExchangeStats last_exchange() const { return {}; }
+  // The steps so far were the warm-up's: their tokens say nothing of what will be asked.
+  virtual void warmed_up() {}
   // MoE layers whose expert copies were placed anew so far.
   virtual int64_t layers_placed() const { return 0; }
 };

@@ -49,8 +49,9 @@ void ExpertRebalancer::place_anew(int layer) {
   for (int slot = 0; slot < shape_.num_slots(); ++slot)
     slots[static_cast<size_t>(slot)] = now->expert_of(slot);
   const ExpertPlacement before = placement_from_slots(1, shape_.num_experts, std::move(slots)).value();
+  // Not refined: that search may take seconds, and requests wait for the next step.
   const ExpertPlacement after =
-      rebalance_and_refine(weights, {shape_.num_slots(), 1, 1, shape_.num_ranks}).value();
+      rebalance_experts(weights, {shape_.num_slots(), 1, 1, shape_.num_ranks}).value();
   if (busiest(after) > (1 - options_.gain_min) * busiest(before)) return;
   const Status replaced = table_.replace_layer(layer, {after.phy2log.begin(), after.phy2log.end()});
   CHECK_MSG(replaced.ok(), replaced.message());

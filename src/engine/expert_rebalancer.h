@@ -2,7 +2,7 @@
 // single layers out, between steps. In one process slots refer to weights, so a new placement moves no bytes.
 //
 // Invariants, by name:
-// * one_layer_a_step: between two steps at most one layer is placed anew, so no step waits for more
+// * one_layer_a_step: between two steps at most one layer is placed anew, some ten microseconds of work
 // * worth_it: a layer is replaced only if its busiest rank's load falls by gain_min of it
 // * fresh: a window that is over counts for twice as much as all before it
 #pragma once

@@ -23,17 +23,19 @@ class ForwardExecutor final : public Executor {
   int num_ranks() const override { return group_->num_ranks(); }
   Status step(std::span<const RankBatch> ranks, MatrixView<const float>* logits) override {
     RETURN_IF_ERROR(group_->step(ranks, logits));
-    if (rebalancer_) rebalancer_->after_step(group_->last_stats().expert_tokens);
+    if (rebalancer_ && warm_) rebalancer_->after_step(group_->last_stats().expert_tokens);
     return {};
   }
   void request_stop() override { group_->request_stop(); }
   TimePoint last_progress() const override { return group_->last_progress(); }
   ExchangeStats last_exchange() const override { return group_->last_stats().exchange; }
+  void warmed_up() override { warm_ = true; }
   int64_t layers_placed() const override { return rebalancer_ ? rebalancer_->num_replaced() : 0; }
 
  private:
   const std::unique_ptr<ForwardGroup> group_;
   std::optional<ExpertRebalancer> rebalancer_;
+  bool warm_ = false;
 };
 
 Result<std::unique_ptr<Executor>> make_executor(const Model& model, KvStorage& storage,
