@@ -83,7 +83,7 @@ def test_a_text_of_too_many_tokens_is_refused_before_all_are_counted(long_contex
         reply = raw_exchange(server.port, chat_bytes(7.5), timeout=60)
         assert reply.startswith(b"HTTP/1.1 400") and b'"context_length_exceeded"' in reply and b'"messages"' in reply
         assert cpu_seconds(server) - before < 2 * SLOWER
-        assert server.metrics()["fathom_http_requests_in_flight"] == 0
+        server.wait_until(2, lambda: server.metrics()["fathom_http_requests_in_flight"] == 0)
     finally:
         assert server.stop() == 0
 
