@@ -95,7 +95,8 @@ void add_flags(CLI::App& command, Flags& flags) {
   add_seconds("--request-timeout", options.request_timeout_s,
               "Seconds from a request to its last token, at most");
   add_seconds("--queue-timeout", options.model.engine.queue_seconds_max,
-              "Seconds a request may wait to start, or for its next step, until it ends with 503", 86400);
+              "Seconds a request may wait to start, or for its next step, until it ends with 503",
+              kQueueSecondsMax);
   add_seconds("--stall-timeout", options.stall_timeout_s,
               "Seconds without progress after which the engine counts as stalled: requests end with an "
               "error, /health and /ready are 503");

@@ -28,7 +28,7 @@ Status EngineOptions::validate() const {
   RETURN_IF_ERROR(expect_within("--max-context", max_context, 2, 1 << 24));
   RETURN_IF_ERROR(expect_within("--max-running", max_running, 1, 1 << 16));
   RETURN_IF_ERROR(expect_within("--max-queued", max_queued, 0, 1 << 20));
-  RETURN_IF_ERROR(expect_within("--queue-timeout", queue_seconds_max, 0.0, kDay));
+  RETURN_IF_ERROR(expect_within("--queue-timeout", queue_seconds_max, 0.0, kQueueSecondsMax));
   RETURN_IF_ERROR(expect_within("--prefill-chunk", prefill_chunk_tokens, kBlockTokens, 1 << 20));
   if (prefill_chunk_tokens % kBlockTokens != 0) {
     return invalid_argument("--prefill-chunk: {} is not a multiple of {}", prefill_chunk_tokens,

@@ -11,6 +11,8 @@
 
 namespace fathom {
 
+inline constexpr double kQueueSecondsMax = 86400;  // of queue_seconds_max
+
 struct EngineOptions {
   int32_t prefill_ep = 1;         // ranks of the prefill engine
   int32_t decode_ep = 1;          // ranks of the decode engine

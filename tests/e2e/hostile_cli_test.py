@@ -42,6 +42,7 @@ def refused_host(*args):
     (("serve", "--header-timeout", "nan"), ("--header-timeout", "finite")),
     (("serve", "--drain-timeout", "nan"), ("--drain-timeout", "finite")),
     (("serve", "--stall-timeout", "inf"), ("--stall-timeout", "finite")),
+    (("serve", "--queue-timeout", "100000"), ("--queue-timeout", "0.1", "86400")),
     (("chat", "--temperature", "nan"), ("--temperature", "finite")), (("chat", "--temperature", ""), ("--temperature", "missing")),
     (("plan", "--price", ""), ("--price", "missing")), (("plan", "--ttft", "nan"), ("ttft", "nan")), (("plan", "--price", "nan"), ("--price", "nan")),
     (("serve", "--body-max", "0"), ("--body-max", "from 1 to 4G")), (("serve", "--body-max", "-1"), ("--body-max", "from 1 to 4G")),
