@@ -29,7 +29,9 @@ namespace fathom {
 namespace {
 
 constexpr double kCellSeconds = 2.5;  // of decode steps
-constexpr int kStepsMin = 3, kStepsMax = 48, kPrefillRuns = 2;
+constexpr double kPrefillSeconds = 1.5;
+constexpr int kStepsMin = 3, kStepsMax = 48, kPrefillRunsMin = 2, kPrefillRunsMax = 8;
+constexpr double kWatchSeconds = 0.2;  // between two looks at what the machine can do
 constexpr int32_t kWarmUpTokens = 512;
 constexpr int kTokenFirst = 256, kTokensReserved = 512;  // ids are drawn from [256, vocabulary - 256)
 constexpr KvAccount kAccount{1};
@@ -86,6 +88,42 @@ class MeasuredExecutor final : public Executor {
 
  private:
   const std::unique_ptr<ForwardGroup> group_;
+};
+
+// What the machine can do in the seconds of a cell: on a shared host that changes from second to second, so a
+// cell's share of its bound divides by figures from between its own steps.
+class MachineWatch {
+ public:
+  explicit MachineWatch(int threads) : team_(threads), meter_(active_isa(), team_, seconds) {}
+
+  void reset() {
+    samples_.clear();
+    look();
+  }
+  // Between two timed spans.
+  void look_at_times() {
+    if (seconds() - last_ > kWatchSeconds) look();
+  }
+  MachinePeaks median_peaks() const {
+    const auto at = [&](double MachinePeaks::* figure) {
+      std::vector<double> values;
+      for (const MachinePeaks& sample : samples_) values.push_back(sample.*figure);
+      return median(std::move(values));
+    };
+    return {at(&MachinePeaks::read_bytes_per_s), at(&MachinePeaks::fma_flops), at(&MachinePeaks::bf16_flops),
+            at(&MachinePeaks::int8_ops)};
+  }
+
+ private:
+  void look() {
+    samples_.push_back(meter_.sample());
+    last_ = seconds();
+  }
+
+  ThreadTeam team_;
+  PeakMeter meter_;
+  std::vector<MachinePeaks> samples_;
+  double last_ = 0;
 };
 
 // Resident memory less clean file pages; at the end nothing has been given back yet.
@@ -150,24 +188,27 @@ class Bench {
     return phase == Phase::kPrefill ? *prefill_executor_ : *decode_executor_;
   }
 
-  Figures prefill(int32_t tokens) {
+  Figures prefill(int32_t tokens, MachineWatch& watch) {
     // Warm-up: first touches, and what steps cost, from which the server's rule takes their length.
     for (int run = 0; run < 2; ++run) prefill_once(make_sequence(std::min(tokens, kWarmUpTokens)));
     prefill_executor_->reset();
+    watch.reset();
     Figures figures;
     std::vector<double> times;
-    for (int run = 0; run < kPrefillRuns; ++run) {
+    for (double sum = 0; figures.runs < kPrefillRunsMin || sum < kPrefillSeconds; sum += times.back()) {
+      if (figures.runs == kPrefillRunsMax) break;
       auto sequence = make_sequence(tokens);
       const double begin = seconds();
       figures.steps += prefill_once(std::move(sequence));
       times.push_back(seconds() - begin);
+      ++figures.runs;
+      watch.look_at_times();
     }
-    figures.runs = kPrefillRuns;
     figures.tokens_per_s = tokens / median(times);
     return figures;
   }
 
-  Figures decode(int32_t batch, int32_t context) {
+  Figures decode(int32_t batch, int32_t context, MachineWatch& watch) {
     std::vector<std::unique_ptr<Sequence>> sequences;
     std::vector<StepShare> shares;
     for (int32_t i = 0; i < batch; ++i) {
@@ -182,12 +223,19 @@ class Bench {
     }
     Figures figures;
     std::vector<double> times;
-    for (int step = 0; step <= kStepsMax; ++step) {  // the first warms up
-      if (step == 1) decode_executor_->reset();
+    for (int step = 0;; ++step) {  // the first warms up
+      if (step > 0 && step % kStepsMax == 0) {
+        for (auto& sequence : sequences) rewind(*sequence, context);
+      }
+      if (step == 1) {
+        decode_executor_->reset();
+        watch.reset();
+      }
       const double begin = seconds();
       CHECK(decode_->run(shares).ok());
       for (auto& sequence : sequences) sequence->tokens.push_back(random_token());
       if (step > 0) times.push_back(seconds() - begin);
+      watch.look_at_times();
       double sum = 0;
       for (const double t : times) sum += t;
       if (step >= kStepsMin && sum > kCellSeconds) break;
@@ -246,6 +294,12 @@ class Bench {
     return steps;
   }
 
+  // Back to where its decoding began, with the memory it has.
+  void rewind(Sequence& sequence, int32_t context) {
+    sequence.tokens.resize(static_cast<size_t>(context) + 1);
+    sequence.num_stored = context;
+  }
+
   // Stored rows of plausible size: what they hold changes no time, but NaN might.
   void fill(const std::vector<BlockId>& blocks) {
     const KvLayout& layout = storage_.layout();
@@ -287,8 +341,15 @@ class Bench {
   std::vector<std::byte> row_;
 };
 
-// Stage seconds per timed span: dense parts with the head, experts, attention, and what is around the model.
-void print_cell(const Cell& cell, const Figures& figures, const MeasuredExecutor& executor) {
+void print_peaks_fields(const MachinePeaks& peaks) {
+  fmt::print("\"read\":{:.4g},\"fma\":{:.4g},\"bf16\":{:.4g},\"int8\":{:.4g}", peaks.read_bytes_per_s,
+             peaks.fma_flops, peaks.bf16_flops, peaks.int8_ops);
+}
+
+// Stage seconds per timed span: dense parts with the head, experts, attention, and what is around the model;
+// then what the machine could do meanwhile.
+void print_cell(const Cell& cell, const Figures& figures, const MeasuredExecutor& executor,
+                const MachinePeaks& peaks) {
   const auto at = [&](Stage stage) {
     return executor.stage_seconds[static_cast<int>(stage)] / static_cast<double>(figures.runs);
   };
@@ -300,18 +361,18 @@ void print_cell(const Cell& cell, const Figures& figures, const MeasuredExecutor
              static_cast<double>(executor.distinct_experts) / static_cast<double>(figures.runs));
   fmt::print("\"model_s\":{:.6f},\"dense_s\":{:.6f},\"attention_s\":{:.6f},",
              executor.forward_seconds / static_cast<double>(figures.runs), dense, core);
-  fmt::print("\"mlp_s\":{:.6f},\"exchange_s\":{:.6f}}}\n", at(Stage::kMlp),
+  fmt::print("\"mlp_s\":{:.6f},\"exchange_s\":{:.6f},", at(Stage::kMlp),
              at(Stage::kDispatch) + at(Stage::kCombine));
+  print_peaks_fields(peaks);
+  fmt::print("}}\n");
   std::fflush(stdout);
 }
 
 int print_peaks(int threads) {
   ThreadTeam team(threads);
-  const MachinePeaks peaks = measure_peaks(active_isa(), team, seconds);
-  fmt::print(
-      "{{\"isa\":\"{}\",\"threads\":{},\"read\":{:.4g},\"fma\":{:.4g},\"bf16\":{:.4g},\"int8\":{:.4g}}}\n",
-      isa_name(active_isa()), threads, peaks.read_bytes_per_s, peaks.fma_flops, peaks.bf16_flops,
-      peaks.int8_ops);
+  fmt::print("{{\"isa\":\"{}\",\"threads\":{},", isa_name(active_isa()), threads);
+  print_peaks_fields(measure_peaks(active_isa(), team, seconds));
+  fmt::print("}}\n");
   return 0;
 }
 
@@ -325,6 +386,15 @@ void print_logits(Bench& bench, int count) {
     separator = ",";
   }
   fmt::print("]}}\n");
+}
+
+void measure_cells(Bench& bench, const std::vector<Cell>& cells, int threads) {
+  MachineWatch watch(threads);
+  for (const Cell& cell : cells) {
+    const Figures figures = cell.phase == Phase::kPrefill ? bench.prefill(cell.tokens, watch)
+                                                          : bench.decode(cell.batch, cell.context, watch);
+    print_cell(cell, figures, bench.executor(cell.phase), watch.median_peaks());
+  }
 }
 
 int fail(const std::string& message) {
@@ -378,11 +448,7 @@ int run(const std::vector<std::string>& args) {
       seconds() - begin, (*model)->weights().bytes.total(), (*model)->weights().mapped_bytes,
       isa_name(active_isa()));
   if (logits > 0) print_logits(bench, logits);
-  for (const Cell& cell : cells) {
-    const Figures figures =
-        cell.phase == Phase::kPrefill ? bench.prefill(cell.tokens) : bench.decode(cell.batch, cell.context);
-    print_cell(cell, figures, bench.executor(cell.phase));
-  }
+  measure_cells(bench, cells, threads);
   fmt::print("{{\"cell\":\"memory\",\"resident_bytes\":{:.0f},\"kv_bytes\":{}}}\n",
              resident_anonymous_bytes(), bench.kv_bytes());
   return 0;

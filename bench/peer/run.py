@@ -193,6 +193,11 @@ def bound_of(model, weights, cell, distinct, machine):
     return batch, bound_stages(shape, weights, machine, batch, [(context, 1)] * batch, batch, distinct, prefill=False)
 
 
+def machine_of(figures):
+    """What the machine could do in the seconds of one run of a cell."""
+    return Machine(**{key: figures[key] for key in ("read", "fma", "bf16", "int8")})
+
+
 def row_of(key, engines, machine):
     model, weights, cell = key
     speed = {e: statistics.median(f["tokens_per_s"] for f in figures) for e, figures in engines.items()}
@@ -201,10 +206,14 @@ def row_of(key, engines, machine):
     peers = [speed[e] for e in ("llama", "ik") if e in speed]
     if "fathom" in speed:
         ours = engines["fathom"]
+        bounds = [bound_of(model, weights, cell, f["distinct_experts"], machine_of(f)) for f in ours]
+        tokens = bounds[0][0]
+        shares = [f["tokens_per_s"] * sum(stages) / tokens for f, (_, stages) in zip(ours, bounds)]
         distinct = statistics.median(f["distinct_experts"] for f in ours)
-        tokens, stages = bound_of(model, weights, cell, distinct, machine)
-        row.update(bound=tokens / sum(stages), share=speed["fathom"] * sum(stages) / tokens, distinct_experts=distinct,
-                   bound_s=dict(zip(("dense", "experts", "attention"), stages)),
+        _, best_stages = bound_of(model, weights, cell, distinct, machine)
+        stages = [statistics.median(column) for column in zip(*(stages for _, stages in bounds))]
+        row.update(share=statistics.median(shares), share_of_best=speed["fathom"] * sum(best_stages) / tokens,
+                   distinct_experts=distinct, bound_s=dict(zip(("dense", "experts", "attention"), stages)),
                    stages_s={name: statistics.median(f[name + "_s"] for f in ours)
                              for name in ("dense", "mlp", "attention", "exchange", "model")})
         if peers:
@@ -224,20 +233,24 @@ def number(value, digits=0):
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def percent(value):
+    return f"{number(None if value is None else 100 * value)} %"
+
+
 def markdown(report):
     m = report["machine"]
     lines = [f"{report['processor']}, {report['threads']} threads, {report['isa']}; medians of {report['rounds']} rounds.",
-             f"Measured between the runs: read {m['read'] / 1e9:.1f} GB/s, FMA {m['fma'] / 1e9:.0f} GFLOP/s, "
+             f"Between the runs, at best: read {m['read'] / 1e9:.1f} GB/s, FMA {m['fma'] / 1e9:.0f} GFLOP/s, "
              f"BF16 {m['bf16'] / 1e9:.0f} GFLOP/s, int8 {m['int8'] / 1e9:.0f} Gop/s.",
              "Peers: " + "; ".join(f"{k} {v}" for k, v in report["peers"].items()) + ".", "",
-             "| model | weights | cell | Fathom | llama.cpp | ik_llama.cpp | ratio to the faster | of the bound |",
-             "|---|---|---|---|---|---|---|---|"]
+             "| model | weights | cell | Fathom | llama.cpp | ik_llama.cpp | ratio to the faster | of the bound | at best |",
+             "|---|---|---|---|---|---|---|---|---|"]
     for row in report["cells"]:
         speed = row["tokens_per_s"]
         mark = " *" if row["disturbed"] else ""
         lines.append(f"| {row['model']} | {row['weights']} | {row['cell']}{mark} | {number(speed.get('fathom'), 1)} | "
                      f"{number(speed.get('llama'), 1)} | {number(speed.get('ik'), 1)} | "
-                     f"{number(row.get('ratio'), 2)} | {number(100 * row['share'] if 'share' in row else None)} % |")
+                     f"{number(row.get('ratio'), 2)} | {percent(row.get('share'))} | {percent(row.get('share_of_best'))} |")
     lines += ["", f"Geometric mean of the ratios: {number(report['geometric_mean'], 2)}."]
     slower = [f"{r['model']} {r['weights']} {r['cell']}" for r in report["cells"] if r.get("ratio", 1) < NOISE]
     lines.append("Slower than a peer beyond noise: " + (", ".join(slower) or "no cell") + ".")

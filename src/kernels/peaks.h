@@ -4,8 +4,11 @@
 
 #include "base/cpu.h"
 #include "base/thread_team.h"
+#include "tensor/arena.h"
 
 namespace fathom {
+
+struct PeakLoop;
 
 struct MachinePeaks {
   double read_bytes_per_s = 0;  // sequential reads of memory on huge pages, all threads
@@ -16,7 +19,25 @@ struct MachinePeaks {
   double half_flops() const { return bf16_flops > fma_flops ? bf16_flops : fma_flops; }
 };
 
-// Takes about 0.3 s. `seconds` gives the time (a Clock's now as seconds), so that the caller owns the clock.
+// Measures with all threads of `team`. `seconds` gives the time (a Clock's now as seconds), so that the
+// caller owns the clock.
+class PeakMeter {
+ public:
+  PeakMeter(Isa isa, ThreadTeam& team, double (*seconds)());
+  // Once each, about 15 ms in all. Zeros below AVX2.
+  MachinePeaks sample();
+
+ private:
+  double rate(PeakLoop loop);
+  double read_rate();
+
+  const Isa isa_;
+  ThreadTeam& team_;
+  double (*const seconds_)();
+  AlignedBuffer memory_;
+};
+
+// The best of several samples: a neighbour only ever makes one slower.
 MachinePeaks measure_peaks(Isa isa, ThreadTeam& team, double (*seconds)());
 
 }  // namespace fathom
