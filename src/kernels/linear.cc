@@ -61,8 +61,9 @@ void pack_from_panels(const PackedWeight& w, const std::byte* panels) {
   }
 }
 
-void linear(const Activations& x, const PackedWeight& w, const LinearTile& tile, MatrixView<float> y) {
+void linear(const Activations& x, const PackedWeight& w, const LinearTile& tile, const ResultRows& y) {
   CHECK(x.format == act_format_for(w.format) && x.k == w.k);
+  CHECK(y.dtype == DType::kF32 || y.dtype == DType::kBf16);
   CHECK(y.cols == w.n && y.rows >= tile.row_end && x.rows >= tile.row_end);
   CHECK(tile.n_begin % kLinearTileN == 0 && (tile.n_end % kLinearTileN == 0 || tile.n_end == w.n));
   CHECK(0 <= tile.n_begin && tile.n_end <= w.n && 0 <= tile.row_begin);
@@ -70,7 +71,7 @@ void linear(const Activations& x, const PackedWeight& w, const LinearTile& tile,
   w.kernel->run(x, w, tile, y);
 }
 
-void linear(const Activations& x, const PackedWeight& w, MatrixView<float> y) {
+void linear(const Activations& x, const PackedWeight& w, const ResultRows& y) {
   linear(x, w, LinearTile{0, x.rows, 0, w.n}, y);
 }
 

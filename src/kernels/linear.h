@@ -6,7 +6,7 @@
 // F32 with `dot` exact (INT8) or in F32 (FP8); INT4: dot over each 32 of K exact, summed with its group scale
 // in F32 within 128 of K, then times sx. Invariance: for one kernel, a row's result depends on that row and
 // the weights only: K is reduced in the same order whatever the number of rows, the tile and the row's place
-// in it.
+// in it. Results are F32, or F32 rounded to BF16 as from_f32 does.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 
 #include "base/cpu.h"
 #include "kernels/formats.h"
+#include "tensor/dtype.h"
 #include "tensor/view.h"
 
 namespace fathom {
@@ -40,6 +41,24 @@ struct LinearTile {
   int64_t n_end = 0;
 };
 
+// Where results go: rows of F32 or BF16, row r starting at data + r * stride elements.
+struct ResultRows {
+  DType dtype = DType::kF32;
+  std::byte* data = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;
+
+  ResultRows(MatrixView<float> y)
+      : ResultRows(DType::kF32, reinterpret_cast<std::byte*>(y.data), y.rows, y.cols, y.stride) {}
+  ResultRows(DType dtype, std::byte* data, int64_t rows, int64_t cols, int64_t stride)
+      : dtype(dtype), data(data), rows(rows), cols(cols), stride(stride) {}
+
+  std::byte* at(int64_t row, int64_t col) const {
+    return data + (row * stride + col) * (dtype == DType::kF32 ? 4 : 2);
+  }
+};
+
 // One implementation for one weight format and instruction set.
 struct LinearKernel {
   WeightFormat format;
@@ -47,7 +66,7 @@ struct LinearKernel {
   int64_t (*packed_bytes)(int64_t n, int64_t k);
   void (*pack)(const PackedWeight& w, int64_t first_row, int64_t num_rows, const WeightSource& source,
                int64_t source_row);
-  void (*run)(const Activations& x, const PackedWeight& w, const LinearTile& tile, MatrixView<float> y);
+  void (*run)(const Activations& x, const PackedWeight& w, const LinearTile& tile, const ResultRows& y);
 };
 
 // The best kernel for `format` among those for `isa` and the levels below it.
@@ -80,9 +99,9 @@ void pack_from_panels(const PackedWeight& w, const std::byte* panels);
 
 // Computes the tile of y ([x.rows, w.n]); the rest of y is not touched. x.format is act_format_for(w.format),
 // x.k is w.k. y must not overlap x or w.
-void linear(const Activations& x, const PackedWeight& w, const LinearTile& tile, MatrixView<float> y);
+void linear(const Activations& x, const PackedWeight& w, const LinearTile& tile, const ResultRows& y);
 // All of y on the calling thread.
-void linear(const Activations& x, const PackedWeight& w, MatrixView<float> y);
+void linear(const Activations& x, const PackedWeight& w, const ResultRows& y);
 
 // Rows of the tallest tile that plan_linear makes.
 inline constexpr int64_t kLinearTileRowsMax = 256;

@@ -4,6 +4,7 @@
 
 #include "kernels/dispatch_tables.h"
 #include "kernels/micro_bf16.h"
+#include "kernels/simd_bf16.h"
 
 namespace fathom {
 namespace {
@@ -111,23 +112,26 @@ struct Fp8Kernel {
         w += 64;
       }
       const bool fresh = args.first && block == 0;
+      const SumsPlace place = sums_place(args, block);
       FATHOM_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        float* c = args.c + r * args.c_stride;
+        const float* c = args.c + r * kLinearTileN;
+        float* const to = place.to + r * place.stride;
         const __m512 scale =
             _mm512_set1_ps(args.x_scales[r * args.x_scale_stride + block] * args.w_scales[block]);
-        _mm512_storeu_ps(c,
-                         _mm512_fmadd_ps(acc[r][0], scale, fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c)));
-        _mm512_storeu_ps(
-            c + 16, _mm512_fmadd_ps(acc[r][1], scale, fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c + 16)));
+        const __m512 before0 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
+        const __m512 before1 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c + 16);
+        _mm512_storeu_ps(to, _mm512_fmadd_ps(acc[r][0], scale, before0));
+        _mm512_storeu_ps(to + 16, _mm512_fmadd_ps(acc[r][1], scale, before1));
       }
     }
   }
 };
 
 constexpr LinearKernel kBf16 =
-    make_panel_kernel<WeightFormat::kBf16>(Isa::kAvx512Bf16, run_panels<Bf16Kernel>);
-constexpr LinearKernel kFp8 = make_panel_kernel<WeightFormat::kFp8>(Isa::kAvx512Bf16, run_panels<Fp8Kernel>);
+    make_panel_kernel<WeightFormat::kBf16>(Isa::kAvx512Bf16, run_panels<Bf16Kernel, Avx512Bf16>);
+constexpr LinearKernel kFp8 =
+    make_panel_kernel<WeightFormat::kFp8>(Isa::kAvx512Bf16, run_panels<Fp8Kernel, Avx512Bf16>);
 
 }  // namespace
 

@@ -121,11 +121,12 @@ template <class V, class D, int kRows, int kGroups>
 FATHOM_INLINE void fma_groups(const MicroArgs& args, int group) {
   using F = typename V::F;
   constexpr int kVectors = 2 * kGroups;
-  const auto out = [&](int r, int v) {
+  const auto column = [&](int v) {
     const int pair = group + v / 2;
     const int first = D::kSpread == V::kLanes ? pair * 2 * V::kLanes : pair * V::kLanes;
-    return args.c + r * args.c_stride + first + v % 2 * D::kSpread;
+    return first + v % 2 * D::kSpread;
   };
+  const auto out = [&](int r, int v) { return args.c + r * args.c_stride + column(v); };
   F acc[kRows][kVectors];
   if (D::kFormat != WeightFormat::kFp8) {
     FATHOM_UNROLL
@@ -150,13 +151,14 @@ FATHOM_INLINE void fma_groups(const MicroArgs& args, int group) {
     }
     fma_run<V, D, kRows, kGroups>(args, args.w + k / D::kStep * D::kStepBytes, args.a + k * 4,
                                   smaller(kScaleBlock, args.k_count - k), group, acc);
+    const auto [to, to_stride] = sums_place(args, block);
     FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const F scale = V::set1(args.x_scales[r * args.x_scale_stride + block] * args.w_scales[block]);
       FATHOM_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         const F before = args.first && block == 0 ? V::zero() : V::load(out(r, v));
-        V::store(out(r, v), V::fma(acc[r][v], scale, before));
+        V::store(to + r * to_stride + column(v), V::fma(acc[r][v], scale, before));
       }
     }
   }
@@ -251,7 +253,7 @@ struct FmaKernel {
 
 template <class V, class D>
 constexpr LinearKernel make_fma_kernel(Isa isa) {
-  return make_panel_kernel<D::kFormat>(isa, run_panels<FmaKernel<V, D>>);
+  return make_panel_kernel<D::kFormat>(isa, run_panels<FmaKernel<V, D>, V>);
 }
 
 }  // namespace

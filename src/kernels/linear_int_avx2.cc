@@ -32,9 +32,9 @@ struct Bytes256 : Avx2 {
 };
 
 constexpr LinearKernel kInt8 =
-    make_panel_kernel<WeightFormat::kInt8>(Isa::kAvx2, run_panels<Int8Kernel<Bytes256>>);
+    make_panel_kernel<WeightFormat::kInt8>(Isa::kAvx2, run_panels<Int8Kernel<Bytes256>, Avx2>);
 constexpr LinearKernel kInt4 =
-    make_panel_kernel<WeightFormat::kInt4>(Isa::kAvx2, run_panels<Int4Kernel<Bytes256>>);
+    make_panel_kernel<WeightFormat::kInt4>(Isa::kAvx2, run_panels<Int4Kernel<Bytes256>, Avx2>);
 
 }  // namespace
 

@@ -35,9 +35,9 @@ struct Bytes512 : Avx512 {
 };
 
 constexpr LinearKernel kInt8 =
-    make_panel_kernel<WeightFormat::kInt8>(Isa::kAvx512, run_panels<Int8Kernel<Bytes512>>);
+    make_panel_kernel<WeightFormat::kInt8>(Isa::kAvx512, run_panels<Int8Kernel<Bytes512>, Avx512>);
 constexpr LinearKernel kInt4 =
-    make_panel_kernel<WeightFormat::kInt4>(Isa::kAvx512, run_panels<Int4Kernel<Bytes512>>);
+    make_panel_kernel<WeightFormat::kInt4>(Isa::kAvx512, run_panels<Int4Kernel<Bytes512>, Avx512>);
 
 }  // namespace
 

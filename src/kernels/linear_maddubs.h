@@ -26,9 +26,14 @@ FATHOM_INLINE typename V::B broadcast_quad(const std::byte* a) {
   return V::set1_quad(quad);
 }
 
+// The sums of row r and a vector of outputs from `column` on: to = c + sum · scale.
 template <class V>
-FATHOM_INLINE void add_scaled(float* c, typename V::F sum, typename V::F scale, bool fresh) {
-  V::store(c, V::fma(sum, scale, fresh ? V::zero() : V::load(c)));
+FATHOM_INLINE void add_scaled(const MicroArgs& args, int64_t block, int r, int64_t column, typename V::F sum,
+                              typename V::F scale) {
+  const SumsPlace place = sums_place(args, block);
+  const bool fresh = args.first && block == 0;
+  const typename V::F before = fresh ? V::zero() : V::load(args.c + r * kLinearTileN + column);
+  V::store(place.to + r * place.stride + column, V::fma(sum, scale, before));
 }
 
 // Vectors [first, first + kVectors) of the panel's, V::kLanes outputs each.
@@ -70,9 +75,8 @@ void run_int8(const MicroArgs& args, int first) {
       FATHOM_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         const typename V::F w_scale = V::load(reinterpret_cast<const float*>(scales) + v * V::kLanes);
-        add_scaled<V>(args.c + r * args.c_stride + (first + v) * V::kLanes,
-                      V::to_float((typename V::B)dot[r][v]), V::mul(x_scale, w_scale),
-                      args.first && block == 0);
+        add_scaled<V>(args, block, r, (first + v) * V::kLanes, V::to_float((typename V::B)dot[r][v]),
+                      V::mul(x_scale, w_scale));
       }
     }
   }
@@ -166,8 +170,7 @@ void run_int4(const MicroArgs& args, int first) {
       const typename V::F x_scale = V::set1(args.x_scales[r * args.x_scale_stride + block]);
       FATHOM_UNROLL
       for (int v = 0; v < kVectors; ++v) {
-        add_scaled<V>(args.c + r * args.c_stride + (first + v) * V::kLanes, sums[r][v], x_scale,
-                      args.first && block == 0);
+        add_scaled<V>(args, block, r, (first + v) * V::kLanes, sums[r][v], x_scale);
       }
     }
   }

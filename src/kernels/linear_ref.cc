@@ -116,11 +116,18 @@ float one_output(const Activations& x, int64_t row, const PackedWeight& w, const
   return sum;
 }
 
-void run(const Activations& x, const PackedWeight& w, const LinearTile& tile, MatrixView<float> y) {
+void run(const Activations& x, const PackedWeight& w, const LinearTile& tile, const ResultRows& y) {
   const RefLayout layout(w.format, w.n, w.k);
   for (int64_t row = tile.row_begin; row < tile.row_end; ++row) {
-    for (int64_t col = tile.n_begin; col < tile.n_end; ++col)
-      y.at(row, col) = one_output(x, row, w, layout, col);
+    for (int64_t col = tile.n_begin; col < tile.n_end; ++col) {
+      const float sum = one_output(x, row, w, layout, col);
+      if (y.dtype == DType::kF32) {
+        std::memcpy(y.at(row, col), &sum, sizeof(sum));
+      } else {
+        const Bf16 rounded = f32_to_bf16(sum);
+        std::memcpy(y.at(row, col), &rounded, sizeof(rounded));
+      }
+    }
   }
 }
 

@@ -118,6 +118,32 @@ TEST_P(LinearTest, RowsDoNotDependOnTheBatch) {
   }
 }
 
+// BF16 results are the F32 ones rounded, also where K comes in parts and where the last panel is cut.
+TEST_P(LinearTest, RoundsResultsToBf16) {
+  const auto [format, isa] = GetParam();
+  constexpr uint16_t kUntouched = 0xabcd;
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{100, 70}, {64, 256}, {230, 2100}}) {
+    for (const int64_t m : {1, 3, 30, 140}) {
+      const Problem problem(format, m, n, k);
+      const OwnedWeight w(format, problem.source.view, isa);
+      std::vector<float> whole(static_cast<size_t>(m * n));
+      linear(problem.act.view, w.view, MatrixView<float>(whole.data(), m, n));
+      const int64_t stride = n + 3, row_begin = m / 3;
+      std::vector<Bf16> rounded(static_cast<size_t>(m * stride), Bf16{kUntouched});
+      linear(problem.act.view, w.view, {row_begin, m, 32, n},
+             {DType::kBf16, reinterpret_cast<std::byte*>(rounded.data()), m, n, stride});
+      for (int64_t r = 0; r < m; ++r) {
+        for (int64_t c = 0; c < stride; ++c) {
+          const bool inside = r >= row_begin && c >= 32 && c < n;
+          const uint16_t want = inside ? f32_to_bf16(whole[r * n + c]).bits : kUntouched;
+          ASSERT_EQ(rounded[r * stride + c].bits, want)
+              << "m " << m << " n " << n << " k " << k << " row " << r << " column " << c;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(LinearTest, WritesOnlyItsTile) {
   const auto [format, isa] = GetParam();
   const int64_t m = 9, n = 90, k = 70;

@@ -3,6 +3,7 @@
 // product.
 #include "kernels/dispatch_tables.h"
 #include "kernels/fetch_ahead.h"
+#include "kernels/simd_avx512.h"
 
 namespace fathom {
 namespace {
@@ -21,19 +22,16 @@ FATHOM_INLINE __m512i broadcast_quad(const std::byte* a) {
   return _mm512_set1_epi32(quad);
 }
 
-// Sums of eight codes + 128 each.
-FATHOM_INLINE __m512i octet_sums(const std::byte* x) {
-  const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x80));
-  return _mm512_sad_epu8(_mm512_xor_si512(_mm512_loadu_si512(x), flip), _mm512_setzero_si512());
+// acc + factor · the sums of four signed codes each.
+FATHOM_INLINE __m512i add_quads(__m512i acc, char factor, const std::byte* x) {
+  return _mm512_dpbusd_epi32(acc, _mm512_set1_epi8(factor), _mm512_loadu_si512(x));
 }
 
-// Four vectors of sums below 2^12, eight each: 32-bit lane i of each 128-bit lane gets what that lane of
-// vector i adds up to.
+// Lane i of each 128-bit lane gets what that lane of vector i adds up to.
 FATHOM_INLINE __m512i lane_sums(__m512i x0, __m512i x1, __m512i x2, __m512i x3) {
-  const __m512i ones = _mm512_set1_epi16(1);
-  const __m512i low = _mm512_madd_epi16(_mm512_packus_epi32(x0, x1), ones);
-  const __m512i high = _mm512_madd_epi16(_mm512_packus_epi32(x2, x3), ones);
-  return _mm512_madd_epi16(_mm512_packus_epi32(low, high), ones);
+  const __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(x0, x1), _mm512_unpackhi_epi32(x0, x1));
+  const __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(x2, x3), _mm512_unpackhi_epi32(x2, x3));
+  return _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
 }
 
 struct Int8Kernel {
@@ -61,17 +59,17 @@ struct Int8Kernel {
 
   // out[b] = -128 · Σ of the b-th 128 codes of x. Four at a time; what is behind the last is not stored.
   static FATHOM_INLINE void sum_row(const std::byte* x, int64_t num_blocks, int32_t* out) {
+    constexpr char kOffset = static_cast<char>(128);
     for (int64_t b = 0; b < num_blocks; b += 4, x += 4 * kScaleBlock) {
       const int64_t left = num_blocks - b;
       const auto block = [&](int64_t i) {
         const std::byte* at = x + (i < left ? i : 0) * kScaleBlock;
-        return _mm512_add_epi64(octet_sums(at), octet_sums(at + 64));
+        return add_quads(add_quads(_mm512_setzero_si512(), kOffset, at), kOffset, at + 64);
       };
       __m512i sums = lane_sums(block(0), block(1), block(2), block(3));
       sums = _mm512_add_epi32(sums, _mm512_shuffle_i64x2(sums, sums, _MM_SHUFFLE(1, 0, 3, 2)));
       sums = _mm512_add_epi32(sums, _mm512_shuffle_i64x2(sums, sums, _MM_SHUFFLE(2, 3, 0, 1)));
-      const __m128i offset = _mm_set1_epi32(128 * 128 * kScaleBlock);
-      const __m128i all = _mm_sub_epi32(offset, _mm_slli_epi32(_mm512_castsi512_si128(sums), 7));
+      const __m128i all = _mm_sub_epi32(_mm_setzero_si128(), _mm512_castsi512_si128(sums));
       _mm_mask_storeu_epi32(out + b, static_cast<__mmask8>((1 << smaller(left, 4)) - 1), all);
     }
   }
@@ -80,16 +78,18 @@ struct Int8Kernel {
   static FATHOM_INLINE void scale_block(const MicroArgs& args, int64_t block, const Int32x16 (&dot)[kRows][2],
                                         __m512 w_scale0, __m512 w_scale1) {
     const bool fresh = args.first && block == 0;
+    const SumsPlace place = sums_place(args, block);
     FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      float* c = args.c + r * args.c_stride;
+      const float* c = args.c + r * kLinearTileN;
+      float* const to = place.to + r * place.stride;
       const __m512 x_scale = _mm512_set1_ps(args.x_scales[r * args.x_scale_stride + block]);
       const __m512 before0 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
       const __m512 before1 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c + 16);
-      _mm512_storeu_ps(c, _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)dot[r][0]),
-                                          _mm512_mul_ps(x_scale, w_scale0), before0));
-      _mm512_storeu_ps(c + 16, _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)dot[r][1]),
-                                               _mm512_mul_ps(x_scale, w_scale1), before1));
+      _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)dot[r][0]),
+                                           _mm512_mul_ps(x_scale, w_scale0), before0));
+      _mm512_storeu_ps(to + 16, _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)dot[r][1]),
+                                                _mm512_mul_ps(x_scale, w_scale1), before1));
     }
   }
 
@@ -152,11 +152,11 @@ struct Int4Kernel {
   static FATHOM_INLINE void sum_row(const std::byte* x, int64_t num_groups, int32_t* out) {
     for (int64_t g = 0; g < num_groups; g += 8, x += 8 * kInt4Group) {
       const bool whole = g + 8 <= num_groups;
-      __m512i sums = lane_sums(octet_sums(x), octet_sums(x + 64), octet_sums(x + (whole ? 128 : 0)),
-                               octet_sums(x + (whole ? 192 : 64)));
+      const auto codes = [&](int64_t at) { return add_quads(_mm512_setzero_si512(), 8, x + at); };
+      __m512i sums = lane_sums(codes(0), codes(64), codes(whole ? 128 : 0), codes(whole ? 192 : 64));
       // Lanes 0 and 2 now hold the first and the second group of each 64 codes.
       sums = _mm512_add_epi32(sums, _mm512_shuffle_i64x2(sums, sums, _MM_SHUFFLE(2, 3, 0, 1)));
-      sums = _mm512_sub_epi32(_mm512_set1_epi32(8 * 128 * kInt4Group), _mm512_slli_epi32(sums, 3));
+      sums = _mm512_sub_epi32(_mm512_setzero_si512(), sums);
       const __m128i first = _mm512_castsi512_si128(sums), second = _mm512_extracti32x4_epi32(sums, 2);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out + g), _mm_unpacklo_epi32(first, second));
       if (whole) _mm_storeu_si128(reinterpret_cast<__m128i*>(out + g + 4), _mm_unpackhi_epi32(first, second));
@@ -219,23 +219,25 @@ struct Int4Kernel {
         w += kInt4GroupBytes;
       }
       const bool fresh = args.first && block == 0;
+      const SumsPlace place = sums_place(args, block);
       FATHOM_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        float* c = args.c + r * args.c_stride;
+        const float* c = args.c + r * kLinearTileN;
+        float* const to = place.to + r * place.stride;
         const __m512 x_scale = _mm512_set1_ps(args.x_scales[r * args.x_scale_stride + block]);
         const __m512 before0 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
         const __m512 before1 = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c + 16);
-        _mm512_storeu_ps(c, _mm512_fmadd_ps(sums[r][0], x_scale, before0));
-        _mm512_storeu_ps(c + 16, _mm512_fmadd_ps(sums[r][1], x_scale, before1));
+        _mm512_storeu_ps(to, _mm512_fmadd_ps(sums[r][0], x_scale, before0));
+        _mm512_storeu_ps(to + 16, _mm512_fmadd_ps(sums[r][1], x_scale, before1));
       }
     }
   }
 };
 
 constexpr LinearKernel kInt8 =
-    make_panel_kernel<WeightFormat::kInt8>(Isa::kAvx512Vnni, run_panels<Int8Kernel>);
+    make_panel_kernel<WeightFormat::kInt8>(Isa::kAvx512Vnni, run_panels<Int8Kernel, Avx512>);
 constexpr LinearKernel kInt4 =
-    make_panel_kernel<WeightFormat::kInt4>(Isa::kAvx512Vnni, run_panels<Int4Kernel>);
+    make_panel_kernel<WeightFormat::kInt4>(Isa::kAvx512Vnni, run_panels<Int4Kernel, Avx512>);
 
 }  // namespace
 

@@ -21,8 +21,11 @@ struct MicroArgs {
   const std::byte* w;  // the panel at the first element
   int64_t k_count;     // a multiple of 128, or up to the end of K
   float* c;
-  int64_t c_stride;       // elements
-  bool first;             // c starts at zero
+  int64_t c_stride;  // elements
+  bool first;        // c starts at zero
+  // Where a kernel of kScaledSums writes its sums when K is done; c has rows of kLinearTileN then.
+  float* to;
+  int64_t to_stride;
   const float* x_scales;  // FP8, INT8: of the first 128 of K; one more per 128
   int64_t x_scale_stride;
   const float* w_scales;  // FP8
@@ -30,6 +33,16 @@ struct MicroArgs {
   int64_t x_sum_stride;
   const std::byte* ahead;  // what to fetch meanwhile, forward from here; null: the panel itself, further on
 };
+
+// Where sums go after the block-th 128 of K.
+struct SumsPlace {
+  float* to;
+  int64_t stride;
+};
+FATHOM_INLINE SumsPlace sums_place(const MicroArgs& args, int64_t block) {
+  const bool last = (block + 1) * kScaleBlock >= args.k_count;
+  return last ? SumsPlace{args.to, args.to_stride} : SumsPlace{args.c, kLinearTileN};
+}
 
 // Rows [row, row + rows) of x over [k, k + k_count): what is prepared at a time.
 struct RowGroup {
@@ -87,27 +100,43 @@ FATHOM_INLINE void for_row_blocks(int64_t rows, Block block) {
 
 // Up to a panel's columns of one row. A known size becomes a few moves, where a call would cost as much
 // again.
-FATHOM_INLINE void copy_columns(const float* from, int64_t columns, float* to) {
-  if (columns == kLinearTileN) {
+FATHOM_INLINE void copy_columns(const void* from, int64_t columns, void* to, int64_t element_bytes) {
+  if (columns == kLinearTileN && element_bytes == 4) {
     __builtin_memcpy(to, from, kLinearTileN * 4);
   } else {
-    __builtin_memcpy(to, from, static_cast<size_t>(columns) * 4);
+    __builtin_memcpy(to, from, static_cast<size_t>(columns * element_bytes));
   }
+}
+
+// The same rounded to BF16. V: the vectors of the file's instruction set (simd_avx2.h, …).
+template <class V>
+FATHOM_INLINE void store_rounded(const float* sums, int64_t columns, std::byte* to) {
+  alignas(64) std::byte part[kLinearTileN * 2];
+  std::byte* const out = columns == kLinearTileN ? to : part;
+  FATHOM_UNROLL
+  for (int64_t i = 0; i < kLinearTileN; i += V::kLanes) V::store_bf16(out + i * 2, V::load(sums + i));
+  if (out == part) copy_columns(part, columns, to, 2);
 }
 
 // Brings the places of results into the cache while they are computed: rows are too far apart for hardware
 // prefetchers, and stores that miss would hold up the next block's.
-FATHOM_INLINE void ask_for_columns(const float* out, int64_t stride, int64_t rows, int64_t columns) {
+FATHOM_INLINE void ask_for_columns(const std::byte* out, int64_t stride_bytes, int64_t rows,
+                                   int64_t last_byte) {
   for (int64_t r = 0; r < rows; ++r) {
-    _mm_prefetch(reinterpret_cast<const char*>(out + r * stride), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(out + r * stride + columns - 1), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(out + r * stride_bytes), _MM_HINT_T0);
+    if (last_byte >= 64)
+      _mm_prefetch(reinterpret_cast<const char*>(out + r * stride_bytes + last_byte), _MM_HINT_T0);
   }
 }
 
-template <typename K>
-void run_panel(const MicroArgs& base, int64_t rows, const PackedWeight& w, int64_t panel, MatrixView<float> y,
+// BF16 results: all of K at once.
+template <typename K, typename V>
+void run_panel(const MicroArgs& base, int64_t rows, const PackedWeight& w, int64_t panel, const ResultRows& y,
                int64_t row) {
   const int64_t columns = smaller(kLinearTileN, w.n - panel * kLinearTileN);
+  const bool rounds = y.dtype == DType::kBf16;
+  const int64_t element_bytes = rounds ? 2 : 4, stride_bytes = y.stride * element_bytes;
+  const bool in_place = columns == kLinearTileN && !rounds;
   alignas(64) float sums[K::kMaxRows * kLinearTileN];
   for_row_blocks<K>(rows, [&](int64_t done, int64_t count) {
     MicroArgs args = base;
@@ -117,31 +146,67 @@ void run_panel(const MicroArgs& base, int64_t rows, const PackedWeight& w, int64
     args.a += done * base.a_stride;
     if (base.x_scales != nullptr) args.x_scales += done * base.x_scale_stride;
     if (base.x_sums != nullptr) args.x_sums += done * base.x_sum_stride;
-    float* out = y.data + (row + done) * y.stride + panel * kLinearTileN;
-    if (args.first) ask_for_columns(out, y.stride, count, columns);
-    if (columns == kLinearTileN && !kScaledSums<K::kFormat>) {
-      args.c = out;
-      args.c_stride = y.stride;
-      kMicroKernels<K>[count - 1](args);
-      return;
+    std::byte* const out = y.at(row + done, panel * kLinearTileN);
+    if (args.first) ask_for_columns(out, stride_bytes, count, columns * element_bytes - 1);
+    if (in_place) {
+      args.to = reinterpret_cast<float*>(out);
+      args.to_stride = y.stride;
+    } else {
+      args.to = sums;
+      args.to_stride = kLinearTileN;
     }
-    args.c = sums;
-    args.c_stride = kLinearTileN;
-    for (int64_t r = 0; r < count && !args.first; ++r) {
-      copy_columns(out + r * y.stride, columns, sums + r * kLinearTileN);
+    if (in_place && !kScaledSums<K::kFormat>) {
+      args.c = args.to;
+      args.c_stride = y.stride;
+    } else {
+      args.c = sums;
+      args.c_stride = kLinearTileN;
+      for (int64_t r = 0; r < count && !args.first; ++r)
+        copy_columns(out + r * stride_bytes, columns, sums + r * kLinearTileN, 4);
     }
     kMicroKernels<K>[count - 1](args);
-    for (int64_t r = 0; r < count; ++r) copy_columns(sums + r * kLinearTileN, columns, out + r * y.stride);
+    for (int64_t r = 0; r < count && !in_place; ++r) {
+      if (rounds) {
+        store_rounded<V>(sums + r * kLinearTileN, columns, out + r * stride_bytes);
+      } else {
+        copy_columns(sums + r * kLinearTileN, columns, out + r * stride_bytes, 4);
+      }
+    }
   });
 }
 
-template <typename K>
-void run_panels(const Activations& x, const PackedWeight& w, const LinearTile& tile, MatrixView<float> y) {
+template <typename K, typename V>
+void run_panels(const Activations& x, const PackedWeight& w, const LinearTile& tile, const ResultRows& y);
+
+// BF16 results where K does not fit at once: F32 sums of a part of the tile, then rounded.
+template <typename K, typename V>
+void run_panels_rounded(const Activations& x, const PackedWeight& w, const LinearTile& tile,
+                        const ResultRows& y) {
+  constexpr int64_t kRows = 128, kColumns = 128;
+  alignas(64) float sums[kRows * kColumns];
+  for (int64_t n = tile.n_begin; n < tile.n_end; n += kColumns) {
+    for (int64_t row = tile.row_begin; row < tile.row_end; row += kRows) {
+      const LinearTile part{row, smaller(row + kRows, tile.row_end), n, smaller(n + kColumns, tile.n_end)};
+      const MatrixView<float> part_y(sums - (row * kColumns + n), part.row_end, w.n, kColumns);
+      run_panels<K, V>(x, w, part, part_y);
+      for (int64_t r = row; r < part.row_end; ++r) {
+        for (int64_t c = n; c < part.n_end; c += kLinearTileN) {
+          store_rounded<V>(sums + (r - row) * kColumns + c - n, smaller(kLinearTileN, part.n_end - c),
+                           y.at(r, c));
+        }
+      }
+    }
+  }
+}
+
+template <typename K, typename V>
+void run_panels(const Activations& x, const PackedWeight& w, const LinearTile& tile, const ResultRows& y) {
   typename K::Scratch scratch;
   const int64_t rows = tile.row_end - tile.row_begin;
   const int64_t group_rows = smaller(rows, K::kGroupRows);
   int64_t k_block = rows > K::kMaxRows ? smaller(w.k, K::kKBlock) : w.k;
   k_block = smaller(k_block, K::max_k(group_rows));
+  if (y.dtype == DType::kBf16 && k_block < w.k) return run_panels_rounded<K, V>(x, w, tile, y);
   const int64_t bytes = panel_bytes(K::kFormat, w.k);
   const int64_t scale_cols = ceil_div(w.k, kScaleBlock);
   const auto* w_scales = reinterpret_cast<const float*>(w.data + panel_scales_at(w.n, w.k));
@@ -164,11 +229,11 @@ void run_panels(const Activations& x, const PackedWeight& w, const LinearTile& t
         if constexpr (requires { K::widen_panel(scratch, args); }) {
           if (K::kWidensPanels && group.rows > K::kMaxRows) {
             K::widen_panel(scratch, args);
-            run_panel<typename K::Widened>(args, group.rows, w, panel, y, row);
+            run_panel<typename K::Widened, V>(args, group.rows, w, panel, y, row);
             continue;
           }
         }
-        run_panel<K>(args, group.rows, w, panel, y, row);
+        run_panel<K, V>(args, group.rows, w, panel, y, row);
       }
     }
   }

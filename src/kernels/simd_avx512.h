@@ -97,17 +97,21 @@ struct Avx512 {
     const I high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), high));
   }
-  // Nearest even, in the high half of each lane, the low half zero; NaN stays NaN.
-  static FATHOM_INLINE F round_bf16(F x) {
+  // Nearest even, in the high half of each lane; the low half is anything. NaN stays NaN.
+  static FATHOM_INLINE I rounded_halves(F x) {
     const I bits = _mm512_castps_si512(x);
     const I odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     I rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    rounded = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+    return _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
+  }
+  // The same with the low half zero.
+  static FATHOM_INLINE F round_bf16(F x) {
+    const I high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    return _mm512_castsi512_ps(_mm512_and_si512(rounded_halves(x), high));
   }
   static FATHOM_INLINE void store_bf16(void* p, F x) {
-    const I high = _mm512_srli_epi32(_mm512_castps_si512(round_bf16(x)), 16);
+    const I high = _mm512_srli_epi32(rounded_halves(x), 16);
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
   }
   static FATHOM_INLINE F even_halves(I pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }

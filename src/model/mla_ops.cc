@@ -26,7 +26,6 @@ class Scratch {
   std::byte* take(int64_t bytes) {
     return std::exchange(next_, next_ + align_up(bytes, kBufferAlignmentBytes));
   }
-  float* take_floats(int64_t count) { return reinterpret_cast<float*>(take(count * sizeof(float))); }
 
  private:
   std::byte* next_;
@@ -201,15 +200,13 @@ struct ExpandedHead {
 };
 ExpandedHead expand_from_latent(const LatentBlocks& kv, int64_t context, const PackedWeight& w_uk,
                                 const PackedWeight& w_uv, Scratch& scratch) {
-  float* const product = scratch.take_floats(kAttentionTile * std::max(w_uk.n, w_uv.n));
   const ExpandedHead out{.k = scratch.take(dtype_bytes(kv.dtype, context * w_uk.n)),
                          .v = scratch.take(dtype_bytes(kv.dtype, context * w_uv.n))};
   for (int64_t first = 0; first < context; first += kAttentionTile) {
     const Activations latent = latent_rows(kv, first, context);
     if (first + kAttentionTile < context) prefetch_rows(latent_rows(kv, first + kAttentionTile, context));
     const auto expand = [&](const PackedWeight& w, std::byte* to) {
-      linear(latent, w, {product, latent.rows, w.n});
-      from_f32(product, latent.rows * w.n, kv.dtype, to + dtype_bytes(kv.dtype, first * w.n));
+      linear(latent, w, {kv.dtype, to + dtype_bytes(kv.dtype, first * w.n), latent.rows, w.n, w.n});
     };
     expand(w_uk, out.k);
     expand(w_uv, out.v);
@@ -264,8 +261,7 @@ int64_t mla_scratch_bytes(const MlaShape& s, DType kv_dtype, AttentionForm form,
   const auto aligned = [](int64_t bytes) {
     return static_cast<int64_t>(align_up(bytes, kBufferAlignmentBytes));
   };
-  return aligned(kAttentionTile * std::max(s.nope, s.v) * sizeof(float)) +
-         aligned(dtype_bytes(kv_dtype, max_context * s.nope)) +
+  return aligned(dtype_bytes(kv_dtype, max_context * s.nope)) +
          aligned(dtype_bytes(kv_dtype, max_context * s.v)) + mla_per_head_scratch_bytes(s.nope, s.rope, s.v);
 }
 

@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
-#include "kernels/prefetch.h"
 #include "kernels/quantize.h"
 
 namespace fathom {
@@ -23,8 +22,6 @@ constexpr int64_t kSwigluTileFloats = kSwigluTileRows * kSwigluTileN;
 constexpr int64_t kDownTileWeights = 128 * 1024;
 // Rows that are only copied: so few cost less than waking others for them.
 constexpr int64_t kCopiesInline = 16;
-// Rows of results whose places are asked for before they are written.
-constexpr int64_t kRowsAhead = 4;
 // Bytes of gate, up and down that one thread takes as a whole: tens of microseconds of memory's time.
 constexpr int64_t kWholeJobBytesMax = int64_t{2} << 20;
 
@@ -124,26 +121,12 @@ void gate_up_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands, fl
                 act_columns(act_row_range(operands.mid, t.row_begin, t.row_end), t.n_begin, t.n_end));
 }
 
-void down_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands, float* scratch) {
+void down_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands) {
   const int64_t rows = t.row_end - t.row_begin;
   const int64_t hidden = t.w->down.n;
   const Activations mid = act_row_range(operands.mid, t.row_begin, t.row_end);
-  const LinearTile tile{0, rows, t.n_begin, t.n_end};
-  if (operands.y_dtype == DType::kF32) {
-    auto* const y = reinterpret_cast<float*>(operands.y) + t.row_begin * hidden;
-    linear(mid, t.w->down, tile, {y, rows, hidden});
-    return;
-  }
-  const int64_t stride = round_up(t.n_end - t.n_begin, kSwigluTileN);
-  linear(mid, t.w->down, tile, tile_view(scratch, rows, t.n_begin, hidden, stride));
-  const int64_t element_bytes = dtype_bytes(operands.y_dtype);
-  const auto out = [&](int64_t row) {
-    return operands.y + ((t.row_begin + row) * hidden + t.n_begin) * element_bytes;
-  };
-  for (int64_t row = 0; row < rows; ++row) {
-    if (row + kRowsAhead < rows) prefetch_row(out(row + kRowsAhead), (t.n_end - t.n_begin) * element_bytes);
-    from_f32(scratch + row * stride, t.n_end - t.n_begin, operands.y_dtype, out(row));
-  }
+  std::byte* const y = operands.y + dtype_bytes(operands.y_dtype, t.row_begin * hidden);
+  linear(mid, t.w->down, {0, rows, t.n_begin, t.n_end}, {operands.y_dtype, y, rows, hidden, hidden});
 }
 
 }  // namespace
@@ -237,7 +220,6 @@ void whole_swiglu(const SwigluJobs& jobs, const SwigluJobs::Job& job, const Swig
   std::byte* const own_x = scratch + swiglu_floats_bytes(w.gate.k);
   std::byte* const own_mid = own_x + act_bytes(operands.x.format, kSwigluTileRows, w.gate.k);
   const SwigluTiles gate_up(jobs, w.gate.n, w.gate.k, w.gate.n * w.gate.k);
-  const SwigluTiles down(jobs, w.down.n, w.down.k, kDownTileWeights);
   SwigluOperands own = operands;
   const int64_t tile_rows = swiglu_tile_rows(job.num_rows());
   for (int64_t row = job.row_begin; row < job.row_end; row += tile_rows) {
@@ -249,7 +231,7 @@ void whole_swiglu(const SwigluJobs& jobs, const SwigluJobs::Job& job, const Swig
     operands.bring_x(row, own.x, scratch);
     const SwigluJobs::Job part{&w, 0, rows};
     for (int64_t t = 0; t < gate_up.num_tiles(part); ++t) gate_up_tile(gate_up.tile(part, t), own, floats);
-    for (int64_t t = 0; t < down.num_tiles(part); ++t) down_tile(down.tile(part, t), own, floats);
+    down_tile({&w, 0, rows, 0, w.down.n}, own);
   }
 }
 
@@ -282,9 +264,8 @@ void swiglu_levels(Stream& stream, SwigluJobs& jobs, const SwigluOperands& opera
     gate_up_tile(gate_up.tile(i), operands, reinterpret_cast<float*>(scratch));
   });
   const SwigluTiles down(jobs, num_whole, shape.down.n, shape.down.k, kDownTileWeights);
-  stream.for_tiles_in_runs(down.num_tiles(), [&](int64_t i, std::byte* scratch) {
-    down_tile(down.tile(i), operands, reinterpret_cast<float*>(scratch));
-  });
+  stream.for_tiles_in_runs(down.num_tiles(),
+                           [&](int64_t i, std::byte*) { down_tile(down.tile(i), operands); });
 }
 
 int64_t swiglu_scratch_bytes(ActFormat format, int64_t hidden, int64_t inner) {
