@@ -1,8 +1,11 @@
-// Workers that take numbered tasks from a shared counter, spin for a while between jobs, then park.
+// Workers that take numbered tasks from a counter each, then from the others', spin for a while between jobs,
+// then park.
 #include "base/thread_team.h"
 
 #include <pthread.h>
 #include <sched.h>
+
+#include <algorithm>
 
 #include "base/check.h"
 #include "base/cpu.h"
@@ -23,9 +26,11 @@ void pin_to(std::thread& thread, int cpu) {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(const ThreadTeamOptions& options) : spin_iterations_(options.spin_iterations) {
+ThreadTeam::ThreadTeam(const ThreadTeamOptions& options)
+    : spin_iterations_(options.spin_iterations),
+      runs_(static_cast<size_t>(std::max(1, options.num_threads))) {
   CHECK(options.num_threads >= 1);
-  ticket_.store(kClosed, std::memory_order_relaxed);
+  for (Run& run : runs_) run.ticket.store(kClosed, std::memory_order_relaxed);
   try {
     for (int thread = 1; thread < options.num_threads; ++thread) {
       workers_.emplace_back([this, thread] { worker_main(thread); });
@@ -55,7 +60,9 @@ void ThreadTeam::run_tiles(int64_t num_tiles, TileFn fn, void* context) {
   context_.store(context, std::memory_order_release);
   num_tiles_.store(num_tiles, std::memory_order_release);
   tiles_done_.store(0, std::memory_order_relaxed);
-  ticket_.store(generation << 32, std::memory_order_release);
+  for (size_t run = 0; run < runs_.size(); ++run) {
+    runs_[run].ticket.store(generation << 32 | run_begin(num_tiles, run), std::memory_order_release);
+  }
   generation_.store(generation, std::memory_order_seq_cst);
   if (parked_workers_.load(std::memory_order_seq_cst) > 0) {
     std::lock_guard lock(mu_);
@@ -76,20 +83,26 @@ void ThreadTeam::run_tiles(int64_t num_tiles, TileFn fn, void* context) {
   }
   // Closed before the next job's fields are written: a worker that read the old ticket can no longer win a
   // tile.
-  ticket_.store(generation << 32 | kClosed, std::memory_order_release);
+  for (Run& run : runs_) run.ticket.store(generation << 32 | kClosed, std::memory_order_release);
 }
 
 void ThreadTeam::take_tiles(uint64_t generation, int thread) {
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  for (size_t i = 0; i < runs_.size(); ++i)
+    take_run(generation, (static_cast<size_t>(thread) + i) % runs_.size(), thread);
+}
+
+void ThreadTeam::take_run(uint64_t generation, size_t run, int thread) {
+  std::atomic<uint64_t>& ticket_of_run = runs_[run].ticket;
+  uint64_t ticket = ticket_of_run.load(std::memory_order_acquire);
   for (;;) {
     const uint64_t tile = ticket & kTileMask;
     if (ticket >> 32 != generation || tile == kClosed) return;
     const TileFn fn = fn_.load(std::memory_order_acquire);
     void* const context = context_.load(std::memory_order_acquire);
     const int64_t num_tiles = num_tiles_.load(std::memory_order_acquire);
-    if (static_cast<int64_t>(tile) >= num_tiles) return;
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
-                                       std::memory_order_acquire)) {
+    if (tile >= run_begin(num_tiles, run + 1)) return;
+    if (!ticket_of_run.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+                                             std::memory_order_acquire)) {
       continue;
     }
     fn(context, static_cast<int64_t>(tile), thread);
@@ -99,7 +112,7 @@ void ThreadTeam::take_tiles(uint64_t generation, int thread) {
       std::lock_guard lock(mu_);
       work_done_.notify_all();
     }
-    ticket = ticket_.load(std::memory_order_acquire);
+    ticket = ticket_of_run.load(std::memory_order_acquire);
   }
 }
 

@@ -1,6 +1,7 @@
 // A rank's threads. Ops are cut into tiles; a team runs the tiles of one dependency level and returns when
-// all are done. Tiles are handed out one at a time, so a thread that the kernel descheduled delays only its
-// tile, and waiting spins briefly, then parks: ranks may far outnumber cores.
+// all are done. Each thread has a run of neighbouring tiles, which it takes one at a time, then what is left
+// of the others': memory is read in streams, and a thread that the kernel descheduled delays only its tile.
+// Waiting spins briefly, then parks: ranks may far outnumber cores.
 #pragma once
 
 #include <atomic>
@@ -55,16 +56,24 @@ class ThreadTeam {
   void run_tiles(int64_t num_tiles, TileFn fn, void* context);
   void worker_main(int thread);
   void take_tiles(uint64_t generation, int thread);
+  void take_run(uint64_t generation, size_t run, int thread);
+  // Of the tiles of run 0, 1, …; that of run num_threads() is num_tiles.
+  uint64_t run_begin(int64_t num_tiles, size_t run) const {
+    return static_cast<uint64_t>(num_tiles) * run / runs_.size();
+  }
 
   const int spin_iterations_;
   std::vector<std::thread> workers_;
 
   // The job in flight. A worker may look at these fields after its job has ended, so they are atomic, and it
-  // owns a tile only once it has moved `ticket_` on from the very value it read (see take_tiles).
+  // owns a tile only once it has moved its run's ticket on from the very value it read (see take_run).
   std::atomic<TileFn> fn_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> num_tiles_{0};
-  alignas(64) std::atomic<uint64_t> ticket_{0};  // generation << 32 | next tile, or kClosed
+  struct alignas(64) Run {
+    std::atomic<uint64_t> ticket{0};  // generation << 32 | next tile, or kClosed
+  };
+  std::vector<Run> runs_;  // [threads]
   alignas(64) std::atomic<int64_t> tiles_done_{0};
   alignas(64) std::atomic<uint64_t> generation_{0};
   std::atomic<int> parked_workers_{0};

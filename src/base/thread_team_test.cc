@@ -29,6 +29,29 @@ INSTANTIATE_TEST_SUITE_P(all, ThreadTeamSizes,
                          testing::Values(std::pair{1, 0}, std::pair{2, 0}, std::pair{2, 2000},
                                          std::pair{5, 0}, std::pair{5, 100}));
 
+// Both threads must take a tile before either goes on, so each begins with its own run.
+TEST(ThreadTeam, threads_begin_with_runs_of_their_own_and_go_forward) {
+  ThreadTeam team(2);
+  for (int num_tiles : {2, 3, 8, 17, 64}) {
+    std::atomic<int> begun{0};
+    std::vector<int64_t> taken[2];
+    team.run(num_tiles, [&](int64_t tile, int thread) {
+      if (taken[thread].empty()) begun.fetch_add(1);
+      taken[thread].push_back(tile);
+      while (begun.load() < 2) std::this_thread::yield();
+    });
+    const int64_t half = num_tiles / 2;
+    EXPECT_EQ(taken[0].front(), 0) << num_tiles;
+    EXPECT_EQ(taken[1].front(), half) << num_tiles;
+    for (const auto& tiles : taken) {
+      for (size_t i = 1; i < tiles.size(); ++i) {
+        const bool same_run = (tiles[i] < half) == (tiles[i - 1] < half);
+        EXPECT_TRUE(!same_run || tiles[i] > tiles[i - 1]) << num_tiles;
+      }
+    }
+  }
+}
+
 TEST(ThreadTeam, jobs_alternate_quickly_between_sizes) {
   ThreadTeam team({.num_threads = 3, .spin_iterations = 50});
   int64_t total = 0;

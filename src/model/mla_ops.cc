@@ -53,7 +53,7 @@ MatrixView<float> head_columns(FloatRows& rows, int64_t num_rows, int64_t begin,
 template <typename Fn>
 void for_head_tiles(const MlaContext& c, Fn&& fn) {
   const int64_t num_row_tiles = ceil_div(c.batch.num_rows(), kHeadTileRows);
-  c.stream.for_tiles_in_runs(c.shape.heads * num_row_tiles, [&](int64_t tile, std::byte* scratch) {
+  c.stream.for_tiles(c.shape.heads * num_row_tiles, [&](int64_t tile, std::byte* scratch) {
     const int64_t begin = tile % num_row_tiles * kHeadTileRows;
     fn(tile / num_row_tiles, begin, std::min(begin + kHeadTileRows, c.batch.num_rows()), Scratch(scratch));
   });
@@ -160,7 +160,7 @@ void attend_absorbed_levels(const MlaContext& c, const AttentionWeights& w) {
       absorb_head(c, w, head, begin, end, scratch);
     });
   }
-  c.stream.for_tiles_in_runs(t * num_splits, [&](int64_t tile, std::byte* scratch) {
+  c.stream.for_tiles(t * num_splits, [&](int64_t tile, std::byte* scratch) {
     const int64_t row = tile / num_splits;
     const int64_t first = tile % num_splits * heads_per_tile;
     const int64_t last = std::min(first + heads_per_tile, s.heads);

@@ -148,7 +148,7 @@ void linear_level(Stream& stream, std::initializer_list<LinearOp> ops) {
     tilings[i] = plan_linear(op.x.rows, op.w->n, op.w->k, stream.num_threads());
     num_tiles += tilings[i].num_tiles();
   }
-  stream.for_tiles_in_runs(num_tiles, [&](int64_t tile, std::byte*) {
+  stream.for_tiles(num_tiles, [&](int64_t tile, std::byte*) {
     size_t i = 0;
     for (; tile >= tilings[i].num_tiles(); ++i) tile -= tilings[i].num_tiles();
     const LinearOp& op = ops.begin()[i];
@@ -260,12 +260,11 @@ void swiglu_levels(Stream& stream, SwigluJobs& jobs, const SwigluOperands& opera
   if (num_whole == jobs.jobs().size()) return;
   bring_x_level(stream, jobs, num_whole, operands);
   const SwigluTiles gate_up(jobs, num_whole, shape.gate.n, shape.gate.k, 0);
-  stream.for_tiles_in_runs(gate_up.num_tiles(), [&](int64_t i, std::byte* scratch) {
+  stream.for_tiles(gate_up.num_tiles(), [&](int64_t i, std::byte* scratch) {
     gate_up_tile(gate_up.tile(i), operands, reinterpret_cast<float*>(scratch));
   });
   const SwigluTiles down(jobs, num_whole, shape.down.n, shape.down.k, kDownTileWeights);
-  stream.for_tiles_in_runs(down.num_tiles(),
-                           [&](int64_t i, std::byte*) { down_tile(down.tile(i), operands); });
+  stream.for_tiles(down.num_tiles(), [&](int64_t i, std::byte*) { down_tile(down.tile(i), operands); });
 }
 
 int64_t swiglu_scratch_bytes(ActFormat format, int64_t hidden, int64_t inner) {

@@ -13,15 +13,6 @@
 
 namespace fathom {
 
-// A permutation of [0, num_tiles): when `num_threads` threads take numbers in turn, each gets a run of
-// neighbours.
-constexpr int64_t tile_in_runs(int64_t i, int64_t num_tiles, int64_t num_threads) {
-  const int64_t in_turn = num_tiles / num_threads, left_over = num_tiles % num_threads;
-  const auto run_begin = [&](int64_t run) { return run * in_turn + (run < left_over ? run : left_over); };
-  if (i < in_turn * num_threads) return run_begin(i % num_threads) + i / num_threads;
-  return run_begin(i - in_turn * num_threads) + in_turn;
-}
-
 class Stream {
  public:
   // scratch_bytes: what the largest tile needs, per thread.
@@ -31,19 +22,12 @@ class Stream {
 
   int num_threads() const { return team_.num_threads(); }
 
-  // fn(tile, scratch) for each tile in [0, num_tiles); scratch is the calling thread's, aligned to 64.
+  // fn(tile, scratch) for each tile in [0, num_tiles); scratch is the calling thread's, aligned to 64. A
+  // thread's tiles mostly follow one another, so that what is fetched beyond the end of one is what the next
+  // begins with.
   template <typename Fn>
   void for_tiles(int64_t num_tiles, Fn&& fn) {
     team_.run(num_tiles, [&](int64_t tile, int thread) { fn(tile, scratch_[thread].data()); });
-  }
-
-  // The same for tiles that stream through memory: a thread's tiles mostly follow one another, so that what
-  // is fetched beyond the end of one is what the next begins with.
-  template <typename Fn>
-  void for_tiles_in_runs(int64_t num_tiles, Fn&& fn) {
-    for_tiles(num_tiles, [&](int64_t tile, std::byte* scratch) {
-      fn(tile_in_runs(tile, num_tiles, num_threads()), scratch);
-    });
   }
 
   // fn(begin, end, scratch) over ranges that together are [0, num_rows), for ops of a row each. Few rows (up
