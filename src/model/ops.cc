@@ -254,8 +254,11 @@ void swiglu_levels(Stream& stream, SwigluJobs& jobs, const SwigluOperands& opera
   if (jobs.empty()) return;
   const SwigluWeights& shape = *jobs.jobs().front().w;
   const size_t num_whole = operands.bring_x ? jobs.num_whole(stream.num_threads()) : 0;
+  // Dealt out, so that every thread's run goes from large jobs to small ones.
+  const int64_t threads = stream.num_threads(), per_thread = static_cast<int64_t>(num_whole) / threads;
   stream.for_tiles(static_cast<int64_t>(num_whole), [&](int64_t i, std::byte* scratch) {
-    whole_swiglu(jobs, jobs.jobs()[static_cast<size_t>(i)], operands, scratch);
+    const int64_t job = i % per_thread * threads + i / per_thread;
+    whole_swiglu(jobs, jobs.jobs()[static_cast<size_t>(job)], operands, scratch);
   });
   if (num_whole == jobs.jobs().size()) return;
   bring_x_level(stream, jobs, num_whole, operands);
