@@ -173,6 +173,7 @@ class Bench {
                            .max_tokens_per_rank = serving_.prefill_tokens_per_rank(),
                            .max_logit_rows = max_batch,
                            .max_context = max_context,
+                           .expanded_bytes = expanded_bytes(serving_.kv_memory_bytes, model),
                            .clock = &bench_clock()};
     prefill_executor_.emplace(ForwardGroup::create(model, storage_, options).value());
     options.phase = Phase::kDecode;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/model_parts.h"
+#include "kernels/attention.h"
 #include "model/mla_ops.h"
 
 namespace fathom {
@@ -50,7 +51,10 @@ int64_t activation_bytes(const ModelConfig& c, const EngineOptions& options) {
       std::max(mla_scratch_bytes(shape, DType::kF32, AttentionForm::kPerHead, options.max_context),
                mla_scratch_bytes(shape, DType::kF32, AttentionForm::kAbsorbed, options.max_context));
   const int64_t logits = 2 * options.max_running * (c.vocab_size + 2 * c.hidden_size) * kFloat;
-  return groups + threads * scratch + logits;
+  const int64_t heads = c.num_hidden_layers * c.num_attention_heads;
+  const int64_t prompts = options.prefill_ep * heads * (c.qk_nope_head_dim + c.v_head_dim) *
+                          round_up(options.max_context, kAttentionTile) * kFloat;
+  return groups + threads * scratch + logits + std::min(prompts, expanded_bytes_max(options.kv_memory_bytes));
 }
 
 }  // namespace fathom

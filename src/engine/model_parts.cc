@@ -8,6 +8,7 @@
 #include "base/cpu.h"
 #include "engine/engine.h"
 #include "engine/expert_rebalancer.h"
+#include "engine/memory_estimate.h"
 #include "engine/rank_costs.h"
 #include "model/forward.h"
 
@@ -59,6 +60,10 @@ KvLayout kv_layout_of(const Model& model) {
           .dtype = model.weights().core_dtype};
 }
 
+int64_t expanded_bytes(int64_t kv_memory_bytes, const Model& model) {
+  return std::min(expanded_bytes_max(kv_memory_bytes), model.weights().bytes.total() / 32);
+}
+
 Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& model, const Clock& clock) {
   const KvLayout layout = kv_layout_of(model);
   const int64_t num_blocks = options.kv_memory_bytes / layout.block_bytes();
@@ -82,6 +87,7 @@ Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& 
                          .max_tokens_per_rank = options.prefill_tokens_per_rank(),
                          .max_logit_rows = options.max_running,
                          .max_context = options.max_context,
+                         .expanded_bytes = expanded_bytes(options.kv_memory_bytes, model),
                          .clock = &clock};
   const bool numa = options.numa_nodes.size() > 1;
   // Any rank's thread may read any block: the pool belongs to all of them.

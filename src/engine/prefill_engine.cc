@@ -58,6 +58,7 @@ void PrefillEngine::start(Sequence& s) {
   s.rank = choose_rank_(loads(), load_of(s));
   CHECK(s.rank >= 0 && s.rank < num_ranks());
   s.stage = SequenceStage::kPrefill;
+  s.pass = ++num_passes_;
   members_.push_back(&s);
   match(s);
 }

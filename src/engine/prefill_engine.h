@@ -40,6 +40,7 @@ class PrefillEngine {
   KvCache& cache_;
   std::vector<KvAccount> accounts_;
   std::vector<const Sequence*> members_;
+  uint64_t num_passes_ = 0;
   const PrefillCost cost_;
   const ChooseRank choose_rank_;
 };

@@ -51,6 +51,7 @@ struct Sequence {
   bool waits = false;  // see PlanSequence
   int32_t rank = 0;    // of the engine it is in
   int32_t num_stored = 0;
+  uint64_t pass = 0;            // SequenceChunk::pass of its prefill
   std::vector<BlockId> blocks;  // in the books of its rank
 
   // The hand-over to decode; while it is under way decode's side holds the same blocks in its own books.

@@ -41,7 +41,8 @@ Status run_step(Executor& executor, KvCache& cache, std::span<const KvAccount> a
         {.tokens = tokens.subspan(static_cast<size_t>(s.num_stored), static_cast<size_t>(share.num_tokens)),
          .start = s.num_stored,
          .blocks = s.blocks,
-         .want_logits = reaches_end});
+         .want_logits = reaches_end,
+         .pass = s.pass});
     if (reaches_end) wanting[rank].push_back(&share);
   }
 

@@ -16,7 +16,10 @@ struct SequenceChunk {
   std::span<const int32_t> tokens;  // new tokens, at least one; the step writes their KV rows
   int32_t start = 0;                // tokens whose KV is already stored: the new ones are start, start + 1, …
   std::span<const BlockId> blocks;  // cover at least start + tokens.size() tokens
-  bool want_logits = false;         // logits after the last new token
+  bool want_logits = false;         // logits after the last new token: the prompt ends here
+  // Names the computing of a prompt in several steps, between which nobody else writes its KV rows: no other
+  // prompt's, nor this one's if it begins anew. 0: none.
+  uint64_t pass = 0;
 };
 
 // One rank's share of a step. May be empty: idle ranks step too.

@@ -37,6 +37,9 @@ struct ForwardOptions {
   int64_t max_tokens_per_rank = 512;  // new tokens of one step
   int64_t max_logit_rows = 64;        // over all ranks
   int64_t max_context = 0;            // tokens of one sequence; 0: whatever the KV storage can hold
+  // Memory for keys and values of prompts that are prefilled in several steps, of the whole group. Changes no
+  // result. Steps that overlap do without.
+  int64_t expanded_bytes = 0;
   // Steps of at least so many tokens per rank (on average) run as two micro-batches whose communication and
   // computation overlap; unset: none does. Changes no result. Worth it only where ranks wait for transfers:
   // not within a process.

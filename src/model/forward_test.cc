@@ -126,12 +126,14 @@ TEST(Forward, FastDefaultIsBatchFreeAndChunkFree) {
       Way way{.options = {.phase = phase}, .chunk = 512, .one_by_one = true};
       const Logits alone = compute(*model, way, prompts);
       way.one_by_one = false;
-      for (auto [chunk, threads] : {std::pair{7, 1}, {64, 2}}) {
+      for (auto [chunk, threads, expanded] :
+           {std::tuple{7, 1, 0}, {64, 2, 0}, {7, 2, 1 << 16}, {40, 1, 1 << 20}}) {
         way.chunk = chunk;
         way.options.threads = threads;
+        way.options.expanded_bytes = expanded;
         expect_same_bits(alone, compute(*model, way, prompts),
-                         fmt::format("{}, phase {}, chunk {}", weight_format_name(format),
-                                     static_cast<int>(phase), chunk));
+                         fmt::format("{}, phase {}, chunk {}, {} bytes of expanded keys",
+                                     weight_format_name(format), static_cast<int>(phase), chunk, expanded));
       }
     }
   }
@@ -191,7 +193,7 @@ TEST(Forward, OddShapesAreChunkFreeAndBothFormsAgree) {
     const auto prompts = random_prompts(seed, 2, model->config().vocab_size, 70);
     Way way{.options = {.phase = Phase::kPrefill}, .one_by_one = true};
     const Logits alone = compute(*model, way, prompts);
-    way = {.options = {.phase = Phase::kPrefill, .threads = 2}, .chunk = 33};
+    way = {.options = {.phase = Phase::kPrefill, .threads = 2, .expanded_bytes = 1 << 20}, .chunk = 33};
     expect_same_bits(alone, compute(*model, way, prompts), "chunks of 33");
     if (format != WeightFormat::kF32) continue;
     const Logits absorbed = compute(*model, {.options = {.phase = Phase::kDecode}}, prompts);

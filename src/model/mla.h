@@ -11,6 +11,8 @@
 
 namespace fathom {
 
+class ExpandedPrompt;
+
 enum class AttentionForm : uint8_t { kPerHead, kAbsorbed };
 
 // Dimensions and constants of a model's attention.
@@ -31,6 +33,8 @@ struct MlaContext {
   ForwardActivations& a;
   const TokenBatch& batch;  // in the layer that is computed
   AttentionForm form;
+  int layer;
+  ExpandedPrompt& expanded;  // for the per-head form
 };
 
 // ATTN-0: norm, down and up projections; stores the tokens' latent and rotated key.

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/prefetch.h"
 #include "kernels/quantize.h"
+#include "model/expanded_prompt.h"
 
 namespace fathom {
 namespace {
@@ -192,17 +194,26 @@ Activations latent_rows(const LatentBlocks& kv, int64_t first, int64_t context) 
           .row_stride_bytes = dtype_bytes(kv.dtype, kv.row_stride)};
 }
 
-// One head's keys and values, [context, dim] each in the storage's type: W · latent, a block of tokens at a
-// time for both, while its latents are in the cache.
+// One head's keys and values, [context, dim] each in the storage's type: those that an earlier step has kept,
+// then W · latent, a block of tokens at a time for both, while its latents are in the cache.
 struct ExpandedHead {
   std::byte* k;
   std::byte* v;
 };
 ExpandedHead expand_from_latent(const LatentBlocks& kv, int64_t context, const PackedWeight& w_uk,
-                                const PackedWeight& w_uv, Scratch& scratch) {
+                                const PackedWeight& w_uv, const ExpandedPrompt::HeadPart& kept,
+                                Scratch& scratch) {
   const ExpandedHead out{.k = scratch.take(dtype_bytes(kv.dtype, context * w_uk.n)),
                          .v = scratch.take(dtype_bytes(kv.dtype, context * w_uv.n))};
-  for (int64_t first = 0; first < context; first += kAttentionTile) {
+  const int64_t num_kept = std::min(kept.num_kept, context);
+  const auto copy_tokens = [&](const std::byte* from, const PackedWeight& w, int64_t first, int64_t last,
+                               std::byte* to) {
+    const int64_t at = dtype_bytes(kv.dtype, first * w.n), end = dtype_bytes(kv.dtype, last * w.n);
+    if (first < last) std::memcpy(to + at, from + at, static_cast<size_t>(end - at));
+  };
+  copy_tokens(kept.k, w_uk, 0, num_kept, out.k);
+  copy_tokens(kept.v, w_uv, 0, num_kept, out.v);
+  for (int64_t first = num_kept; first < context; first += kAttentionTile) {
     const Activations latent = latent_rows(kv, first, context);
     if (first + kAttentionTile < context) prefetch_rows(latent_rows(kv, first + kAttentionTile, context));
     const auto expand = [&](const PackedWeight& w, std::byte* to) {
@@ -211,6 +222,8 @@ ExpandedHead expand_from_latent(const LatentBlocks& kv, int64_t context, const P
     expand(w_uk, out.k);
     expand(w_uv, out.v);
   }
+  copy_tokens(out.k, w_uk, num_kept, std::min(context, kept.capacity), kept.k);
+  copy_tokens(out.v, w_uv, num_kept, std::min(context, kept.capacity), kept.v);
   return out;
 }
 
@@ -218,8 +231,8 @@ void attend_one_head(const MlaContext& c, const AttentionWeights& w, const Token
                      int64_t head, Scratch scratch) {
   const MlaShape& s = c.shape;
   const LatentBlocks kv = c.batch.latent_blocks(sequence);
-  const ExpandedHead expanded =
-      expand_from_latent(kv, sequence.context(), w.w_uk[head], w.w_uv[head], scratch);
+  const ExpandedHead expanded = expand_from_latent(kv, sequence.context(), w.w_uk[head], w.w_uv[head],
+                                                   c.expanded.part(sequence, c.layer, head), scratch);
   const PerHeadKeys keys{.nope = expanded.k,
                          .nope_stride = s.nope,
                          .nope_dim = s.nope,

@@ -84,6 +84,10 @@ RankForward::RankForward(const RankSetup& setup, Endpoint& endpoint)
       inv_freq_(rope_inv_freq(setup.model.config())),
       attention_factor_(rope_attention_factor(setup.model.config())),
       stream_(team_options(setup, rank_), scratch_bytes(setup)),
+      expanded_(
+          mla_shape_, setup.model.config().num_hidden_layers, setup.model.weights().core_dtype,
+          setup.max_context,
+          form_ == AttentionForm::kPerHead ? setup.options.expanded_bytes / setup.options.num_ranks : 0),
       micro_batches_(make_micro_batches(setup)),
       exchange_(endpoint, exchange_shape(setup), static_cast<int>(micro_batches_.size())),
       experts_(setup.model.config(), setup.model.weights().ffn_act, setup.dispatch_format,
@@ -107,9 +111,11 @@ Status RankForward::step(const RankBatch& batch, const PlacementSnapshot& placem
   stopped_ = false;
   placement_ = &placement;
   const OverlapTable& table = cut(batch, overlap);
+  overlap ? expanded_.forget() : expanded_.begin_step(parts_[0].batch);
   for (MicroBatch& m : parts_) embed(m);
   RETURN_IF_ERROR(run_layers(table));
   if (stopped_) return Status(StatusCode::kCancelled, "stopped");
+  expanded_.end_step();
   head(logits);
   stats_.exchange = exchange_.take_stats();
   return {};
@@ -190,7 +196,7 @@ Status RankForward::attn_0(MicroBatch& m, int layer) {
   if (setup_.options.num_ranks == 1 && setup_.stop.load(std::memory_order_relaxed)) stopped_ = true;
   if (stopped_ || m.num_rows() == 0) return {};
   m.batch.enter_layer(setup_.storage, layer);
-  mla_project(mla(m), weights(layer).self_attn, weights(layer).input_layernorm);
+  mla_project(mla(m, layer), weights(layer).self_attn, weights(layer).input_layernorm);
   return {};
 }
 
@@ -199,9 +205,9 @@ void RankForward::attn_1(MicroBatch& m, int layer) {
   const LayerWeights& w = weights(layer);
   const int64_t t = m.num_rows();
   const TimePoint begin = now();
-  mla_core(mla(m), w.self_attn);
+  mla_core(mla(m, layer), w.self_attn);
   charge(Stage::kCore, begin);
-  mla_output(mla(m), w.self_attn);
+  mla_output(mla(m, layer), w.self_attn);
   add_norm_level(stream_, m.a.u.rows(t), m.a.x.rows(t), {w.post_attention_layernorm, mla_shape_.norm_eps},
                  m.a.ffn_in.rows(t), m.a.ffn_in_quantized.rows(t));
   if (w.is_moe) moe_gate(moe(m), w.moe);
@@ -284,7 +290,9 @@ void RankForward::head(MatrixView<float> logits) {
   charge(Stage::kHead, begin);
 }
 
-MlaContext RankForward::mla(MicroBatch& m) { return {mla_shape_, stream_, m.a, m.batch, form_}; }
+MlaContext RankForward::mla(MicroBatch& m, int layer) {
+  return {mla_shape_, stream_, m.a, m.batch, form_, layer, expanded_};
+}
 
 MoeContext RankForward::moe(MicroBatch& m) {
   return {gate_, setup_.placement_shape, rank_, stream_, m.a, m.num_rows(), experts_};

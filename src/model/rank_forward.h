@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "ep/overlap.h"
+#include "model/expanded_prompt.h"
 #include "model/forward.h"
 #include "model/micro_batch.h"
 #include "model/mla.h"
@@ -73,7 +74,7 @@ class RankForward {
 
   const LayerWeights& weights(int layer) const { return setup_.model.weights().layers[layer]; }
   const LayerPlacement& placement(int layer) const { return *(*placement_)[moe_index_[layer]]; }
-  MlaContext mla(MicroBatch& m);
+  MlaContext mla(MicroBatch& m, int layer);
   MoeContext moe(MicroBatch& m);
   void count_experts(const MicroBatch& m, int layer);
   TimePoint now() const;
@@ -94,6 +95,7 @@ class RankForward {
   std::vector<int> moe_index_;  // [layers] place among the MoE layers; -1: dense
 
   Stream stream_;
+  ExpandedPrompt expanded_;
   std::vector<MicroBatch> micro_batches_;  // one, or two if steps may overlap
   ExpertExchange exchange_;
   ExpertBuffers experts_;

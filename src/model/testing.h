@@ -151,10 +151,11 @@ struct TestSequence {
   std::vector<int32_t> tokens;
   std::vector<BlockId> blocks;
   int32_t stored = 0;  // tokens whose KV has been computed
+  uint64_t pass = 0;   // SequenceChunk::pass
 };
 
 inline TestSequence test_sequence(std::vector<int32_t> tokens, int32_t first_block, int32_t max_tokens) {
-  TestSequence sequence{std::move(tokens), {}, 0};
+  TestSequence sequence{.tokens = std::move(tokens), .pass = static_cast<uint64_t>(first_block) + 1};
   for (int32_t i = 0; i < blocks_for_tokens(max_tokens); ++i)
     sequence.blocks.push_back(BlockId{first_block + i});
   return sequence;
@@ -166,7 +167,8 @@ inline SequenceChunk next_chunk(const TestSequence& sequence, int64_t count, boo
   return {.tokens = std::span(sequence.tokens).subspan(sequence.stored, std::min(count, rest)),
           .start = sequence.stored,
           .blocks = sequence.blocks,
-          .want_logits = want_logits};
+          .want_logits = want_logits,
+          .pass = sequence.pass};
 }
 
 }  // namespace fathom::testing

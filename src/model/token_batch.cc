@@ -21,7 +21,9 @@ void TokenBatch::assign(const RankBatch& batch) {
                                  .num_rows = static_cast<int64_t>(chunk.tokens.size()),
                                  .start = chunk.start,
                                  .first_block = num_blocks,
-                                 .blocks = chunk.blocks};
+                                 .blocks = chunk.blocks,
+                                 .pass = chunk.pass,
+                                 .ends_prompt = chunk.want_logits};
     tokens_.insert(tokens_.end(), chunk.tokens.begin(), chunk.tokens.end());
     row_sequences_.insert(row_sequences_.end(), chunk.tokens.size(), static_cast<int32_t>(sequences_.size()));
     if (chunk.want_logits) logit_rows_.push_back(num_rows() - 1);

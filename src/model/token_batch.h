@@ -17,6 +17,8 @@ struct TokenSequence {
   int64_t start = 0;
   int64_t first_block = 0;  // of TokenBatch::block_rows
   std::span<const BlockId> blocks;
+  uint64_t pass = 0;  // as SequenceChunk
+  bool ends_prompt = false;
 
   int64_t context() const { return start + num_rows; }
 };
