@@ -37,7 +37,7 @@ FATHOM_INLINE void quantize_block(const float* x, int64_t count, const Activatio
     if (fp8) {
       V::store_fp8(codes + i, V::div(value, divisor));
     } else {
-      V::store_int8(codes + i, V::round(V::mul(value, inverse)));
+      V::store_int8(codes + i, V::mul(value, inverse));
     }
   }
 }

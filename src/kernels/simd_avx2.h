@@ -159,7 +159,7 @@ struct Avx2 {
   static FATHOM_INLINE void store_f16(void* p, F x) {
     _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }
-  // Whole numbers of magnitude ≤ 127 to int8.
+  // Numbers of magnitude ≤ 127 to int8, nearest even.
   static FATHOM_INLINE void store_int8(void* p, F x) {
     const I words = _mm256_packs_epi32(_mm256_cvtps_epi32(x), _mm256_setzero_si256());
     const __m128i joined =

@@ -156,7 +156,7 @@ struct Avx512 {
   static FATHOM_INLINE void store_f16(void* p, F x) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }
-  // Whole numbers of magnitude ≤ 127 to int8.
+  // Numbers of magnitude ≤ 127 to int8, nearest even.
   static FATHOM_INLINE void store_int8(void* p, F x) {
     _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
   }

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
+#include "kernels/prefetch.h"
 #include "kernels/quantize.h"
 
 namespace fathom {
@@ -13,6 +14,8 @@ namespace {
 
 // Rows of results: so few cost less than waking others for them.
 constexpr int64_t kReturnsInline = 8;
+// Dispatched rows that are asked for before they are copied: an expert's are far apart.
+constexpr int64_t kRowsAhead = 4;
 
 PayloadRows payload_rows(const Activations& x) {
   return {.data = x.row(0),
@@ -43,7 +46,11 @@ void copy_payload(const Flight& flight, int64_t from, const Activations& to, int
 void bring_payload(const MoeContext& c, const Flight& flight, int64_t begin, const Activations& to,
                    std::byte* scratch) {
   if (!c.experts.converts()) {
-    for (int64_t row = 0; row < to.rows; ++row) copy_payload(flight, begin + row, to, row);
+    const int64_t bytes = to.k * act_element_bytes(to.format);
+    for (int64_t row = 0; row < to.rows; ++row) {
+      if (row + kRowsAhead < to.rows) prefetch_row(flight.payload(begin + row + kRowsAhead), bytes);
+      copy_payload(flight, begin + row, to, row);
+    }
     return;
   }
   auto* const row_f32 = reinterpret_cast<float*>(scratch);

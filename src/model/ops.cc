@@ -115,10 +115,11 @@ void gate_up_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands, fl
   const LinearTile tile{0, rows, t.n_begin, t.n_end};
   linear(x, t.w->gate, tile, tile_view(gate, rows, t.n_begin, inner, stride));
   linear(x, t.w->up, tile, tile_view(up, rows, t.n_begin, inner, stride));
+  const Activations mid =
+      act_columns(act_row_range(operands.mid, t.row_begin, t.row_end), t.n_begin, t.n_end);
   const MatrixView<float> product{gate, rows, n, stride};
   silu_mul(product, {up, rows, n, stride}, product);
-  quantize_rows(product,
-                act_columns(act_row_range(operands.mid, t.row_begin, t.row_end), t.n_begin, t.n_end));
+  quantize_rows(product, mid);
 }
 
 void down_tile(const SwigluTiles::Tile& t, const SwigluOperands& operands) {
@@ -170,9 +171,11 @@ void norm_level(Stream& stream, MatrixView<const float> x, const RmsNormWeights&
 void add_norm_level(Stream& stream, MatrixView<const float> delta, MatrixView<float> x,
                     const RmsNormWeights& norm, MatrixView<float> normed, const Activations& out) {
   stream.for_rows(x.rows, [&](int64_t begin, int64_t end, std::byte*) {
-    add_rows(delta.row_range(begin, end), x.row_range(begin, end));
-    rms_norm(x.row_range(begin, end), norm.gain, norm.eps, normed.row_range(begin, end));
-    quantize_rows(normed, out, begin, end);
+    for (int64_t row = begin; row < end; ++row) {
+      add_rows(delta.row_range(row, row + 1), x.row_range(row, row + 1));
+      rms_norm(x.row_range(row, row + 1), norm.gain, norm.eps, normed.row_range(row, row + 1));
+      quantize_rows(normed, out, row, row + 1);
+    }
   });
 }
 
