@@ -39,8 +39,8 @@ struct AbsorbedQuery {
   float scale = 1.0f;    // > 0
   float* out = nullptr;  // [num_heads, latent_dim]: Σ_t p_t · latent_t, normalised
   int64_t out_stride = 0;
-  // The first block that the thread's next query will read, to be brought into the cache meanwhile; may be
-  // null.
+  // What the thread reads next (the first block of its next query, or weights), to be brought into the cache
+  // meanwhile; may be null.
   const void* next_block = nullptr;
 };
 

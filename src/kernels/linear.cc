@@ -83,10 +83,10 @@ LinearTile LinearTiling::tile(int64_t i) const {
 
 LinearTiling plan_linear(int64_t rows, int64_t n, int64_t k, int num_threads) {
   // A tile's weights are read once from memory and then once per block of rows from the cache, so tiles are
-  // tall; four tiles a thread even out what a neighbour takes away. A tile under 64 Ki multiply-adds costs
+  // tall; four tiles a thread even out what a neighbour takes away. A tile under 32 Ki multiply-adds costs
   // more to hand out than it is worth splitting.
   constexpr int64_t kTilesPerThread = 4;
-  constexpr int64_t kMultiplyAddsMin = 64 * 1024;
+  constexpr int64_t kMultiplyAddsMin = 32 * 1024;
   LinearTiling tiling;
   tiling.rows = rows;
   tiling.n = n;

@@ -295,6 +295,12 @@ TEST(LinearRef, Fp8SourceScalesPerBlock) {
   EXPECT_EQ(value, 6);
 }
 
+// A row against a router of 64 experts: memory gives two threads more than one.
+TEST(LinearTiling, OneRowOfASmallProductIsShared) {
+  EXPECT_EQ(plan_linear(1, 64, 1024, 2).num_tiles(), 2);
+  EXPECT_EQ(plan_linear(1, 64, 256, 2).num_tiles(), 1);
+}
+
 TEST(LinearTiling, CoversEverythingOnce) {
   for (const int64_t rows : {0, 1, 7, 256, 257, 1000}) {
     for (const int64_t n : {1, 32, 100, 5000}) {

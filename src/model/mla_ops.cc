@@ -15,6 +15,8 @@
 namespace fathom {
 namespace {
 
+// Of the next head's weights: as far ahead as a product asks for its own.
+constexpr int64_t kHeadBytesAhead = 8192;
 // Rows of one head that a tile of the absorbed form's small products takes.
 constexpr int64_t kHeadTileRows = 64;
 
@@ -118,11 +120,11 @@ const void* first_block(const MlaContext& c, int64_t row) {
   return c.batch.latent_blocks(c.batch.sequence_of(row)).block[0];
 }
 
-// Heads [head, head + num_heads) of one row over its sequence's latent.
-void attend_heads(const MlaContext& c, int64_t row, int64_t head, int64_t num_heads, std::byte* scratch) {
+// Heads [head, head + num_heads) of one row over its sequence's latent, bringing `next` into the cache.
+void attend_heads(const MlaContext& c, int64_t row, int64_t head, int64_t num_heads, const void* next,
+                  std::byte* scratch) {
   const MlaShape& s = c.shape;
   const LatentBlocks kv = c.batch.latent_blocks(c.batch.sequence_of(row));
-  const bool last = row + 1 == c.batch.num_rows();
   const AbsorbedQuery query{.latent = c.a.q_latent.row(row) + head * s.latent,
                             .latent_stride = s.latent,
                             .rope = c.a.q.row(row) + head * s.qk() + s.nope,
@@ -132,7 +134,7 @@ void attend_heads(const MlaContext& c, int64_t row, int64_t head, int64_t num_he
                             .scale = s.softmax_scale,
                             .out = c.a.o_latent.row(row) + head * s.latent,
                             .out_stride = s.latent,
-                            .next_block = last ? nullptr : first_block(c, row + 1)};
+                            .next_block = next};
   mla_absorbed(kv, query, scratch);
 }
 
@@ -143,6 +145,30 @@ void expand_head(const MlaContext& c, const AttentionWeights& w, int64_t head, i
   const Activations o_latent = core_rows(head_columns(c.a.o_latent, t, begin, end, head, s.latent),
                                          core_format(c.batch.kv_dtype()), scratch);
   linear(o_latent, w.w_uv[head], head_columns(c.a.o, t, begin, end, head, s.v));
+}
+
+// The only row's heads [first, last) through all three parts. Each product asks for the beginning of what
+// comes next, which lies elsewhere: memory would idle at every joint.
+void attend_at_once(const MlaContext& c, const AttentionWeights& w, int64_t first, int64_t last,
+                    std::byte* scratch) {
+  const LatentBlocks kv = c.batch.latent_blocks(c.batch.sequence_of(0));
+  const int64_t keys = std::min(kAttentionTile, c.batch.position(0) + 1);
+  const int64_t key_bytes = dtype_bytes(kv.dtype, kv.row_stride);
+  const auto ask_for = [](const PackedWeight& weight) {
+    prefetch_to_l2(weight.data, std::min(weight.bytes(), kHeadBytesAhead));
+  };
+  for (int64_t head = first; head < last; ++head) {
+    if (head + 1 < last) ask_for(w.w_uk_t[head + 1]);
+    const int64_t asked = keys * (head - first) / (last - first);
+    const int64_t to_ask = keys * (head - first + 1) / (last - first) - asked;
+    prefetch_to_l2(static_cast<const std::byte*>(kv.block[0]) + asked * key_bytes, to_ask * key_bytes);
+    absorb_head(c, w, head, 0, 1, Scratch(scratch));
+  }
+  attend_heads(c, 0, first, last - first, w.w_uv[first].data, scratch);
+  for (int64_t head = first; head < last; ++head) {
+    if (head + 1 < last) ask_for(w.w_uv[head + 1]);
+    expand_head(c, w, head, 0, 1, Scratch(scratch));
+  }
 }
 
 }  // namespace
@@ -166,11 +192,8 @@ void attend_absorbed_levels(const MlaContext& c, const AttentionWeights& w) {
     const int64_t row = tile / num_splits;
     const int64_t first = tile % num_splits * heads_per_tile;
     const int64_t last = std::min(first + heads_per_tile, s.heads);
-    for (int64_t head = first; at_once && head < last; ++head)
-      absorb_head(c, w, head, 0, 1, Scratch(scratch));
-    attend_heads(c, row, first, last - first, scratch);
-    for (int64_t head = first; at_once && head < last; ++head)
-      expand_head(c, w, head, 0, 1, Scratch(scratch));
+    if (at_once) return attend_at_once(c, w, first, last, scratch);
+    attend_heads(c, row, first, last - first, row + 1 < t ? first_block(c, row + 1) : nullptr, scratch);
   });
   if (!at_once) {
     for_head_tiles(c, [&](int64_t head, int64_t begin, int64_t end, Scratch scratch) {
