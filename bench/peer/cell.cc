@@ -19,6 +19,7 @@
 #include "base/rng.h"
 #include "engine/arbiter.h"
 #include "engine/decode_engine.h"
+#include "engine/memory_estimate.h"
 #include "engine/model_parts.h"
 #include "engine/prefill_engine.h"
 #include "kernels/peaks.h"
@@ -168,13 +169,14 @@ class Bench {
       : vocab_(static_cast<int32_t>(model.config().vocab_size)),
         storage_(kv_layout_of(model), max_batch * blocks_for_tokens(max_context)),
         cache_(storage_.num_blocks(), 2, model.weights().fingerprint, storage_.layout().to_string()) {
-    ForwardOptions options{.phase = Phase::kPrefill,
-                           .threads = threads,
-                           .max_tokens_per_rank = serving_.prefill_tokens_per_rank(),
-                           .max_logit_rows = max_batch,
-                           .max_context = max_context,
-                           .expanded_bytes = expanded_bytes(serving_.kv_memory_bytes, model),
-                           .clock = &bench_clock()};
+    ForwardOptions options{
+        .phase = Phase::kPrefill,
+        .threads = threads,
+        .max_tokens_per_rank = serving_.prefill_tokens_per_rank(),
+        .max_logit_rows = max_batch,
+        .max_context = max_context,
+        .expanded_bytes = expanded_bytes(serving_.kv_memory_bytes, model.weights().bytes.total()),
+        .clock = &bench_clock()};
     prefill_executor_.emplace(ForwardGroup::create(model, storage_, options).value());
     options.phase = Phase::kDecode;
     options.max_tokens_per_rank = max_batch;
@@ -191,19 +193,17 @@ class Bench {
 
   Figures prefill(int32_t tokens, MachineWatch& watch) {
     // Warm-up: first touches, and what steps cost, from which the server's rule takes their length.
-    for (int run = 0; run < 2; ++run) prefill_once(make_sequence(std::min(tokens, kWarmUpTokens)));
+    for (int run = 0; run < 2; ++run) prefill_once(make_sequence(std::min(tokens, kWarmUpTokens)), &watch);
     prefill_executor_->reset();
     watch.reset();
     Figures figures;
     std::vector<double> times;
     for (double sum = 0; figures.runs < kPrefillRunsMin || sum < kPrefillSeconds; sum += times.back()) {
       if (figures.runs == kPrefillRunsMax) break;
-      auto sequence = make_sequence(tokens);
-      const double begin = seconds();
-      figures.steps += prefill_once(std::move(sequence));
-      times.push_back(seconds() - begin);
+      const PrefillRun run = prefill_once(make_sequence(tokens), &watch);
+      times.push_back(run.seconds);
+      figures.steps += run.steps;
       ++figures.runs;
-      watch.look_at_times();
     }
     figures.tokens_per_s = tokens / median(times);
     return figures;
@@ -252,7 +252,7 @@ class Bench {
   std::vector<float> logits(std::vector<int32_t> tokens) {
     auto sequence = make_sequence(std::move(tokens));
     std::vector<float> last;
-    prefill_once(std::move(sequence), &last);
+    prefill_once(std::move(sequence), nullptr, &last);
     return last;
   }
   int32_t vocab() const { return vocab_; }
@@ -276,27 +276,37 @@ class Bench {
                                       cache_.key_chain(std::to_string(next_id_)));
   }
 
-  // The number of steps it took.
-  int64_t prefill_once(std::unique_ptr<Sequence> sequence, std::vector<float>* logits = nullptr) {
+  struct PrefillRun {
     int64_t steps = 0;
+    double seconds = 0;  // without looks at the machine between the steps
+  };
+  PrefillRun prefill_once(std::unique_ptr<Sequence> sequence, MachineWatch* watch,
+                          std::vector<float>* logits = nullptr) {
+    PrefillRun run;
+    double begin = seconds();
     prefill_->start(*sequence);
     while (sequence->num_stored < sequence->num_tokens()) {
       const int32_t left = sequence->num_tokens() - sequence->num_stored;
       const int32_t most = choose_chunk_tokens(serving_, costs_, /*decoding=*/false, 1);
       StepShare share{.sequence = sequence.get(), .num_tokens = std::min(left, most)};
-      const double begin = seconds();
+      const double step_begin = seconds();
       CHECK(prefill_->run({&share, 1}).ok());
-      costs_.observe_prefill(share.num_tokens, seconds() - begin);
-      ++steps;
+      costs_.observe_prefill(share.num_tokens, seconds() - step_begin);
+      ++run.steps;
       if (logits != nullptr) logits->assign(share.logits.begin(), share.logits.end());
+      run.seconds += seconds() - begin;
+      if (watch != nullptr) watch->look_at_times();
+      begin = seconds();
     }
     prefill_->release(*sequence);
     cache_.flush();
-    return steps;
+    run.seconds += seconds() - begin;
+    return run;
   }
 
   // Back to where its decoding began, with the memory it has.
   void rewind(Sequence& sequence, int32_t context) {
+    CHECK_MSG(context % kBlockTokens + kStepsMax < kBlockTokens, "a whole block would have been published");
     sequence.tokens.resize(static_cast<size_t>(context) + 1);
     sequence.num_stored = context;
   }

@@ -177,8 +177,8 @@ class Results:
         self.loads.setdefault((model, weights, engine), []).append(load)
 
     def machine(self):
-        best = {key: statistics.median(p[key] for p in self.peaks) for key in ("read", "fma", "bf16", "int8")}
-        return Machine(**best)
+        """Medians over the looks between the runs, each of which is the best of several samples."""
+        return Machine(**{key: statistics.median(p[key] for p in self.peaks) for key in ("read", "fma", "bf16", "int8")})
 
 
 def bound_of(model, weights, cell, distinct, machine):
@@ -210,9 +210,9 @@ def row_of(key, engines, machine):
         tokens = bounds[0][0]
         shares = [f["tokens_per_s"] * sum(stages) / tokens for f, (_, stages) in zip(ours, bounds)]
         distinct = statistics.median(f["distinct_experts"] for f in ours)
-        _, best_stages = bound_of(model, weights, cell, distinct, machine)
+        _, stages_between = bound_of(model, weights, cell, distinct, machine)
         stages = [statistics.median(column) for column in zip(*(stages for _, stages in bounds))]
-        row.update(share=statistics.median(shares), share_of_best=speed["fathom"] * sum(best_stages) / tokens,
+        row.update(share=statistics.median(shares), share_between_runs=speed["fathom"] * sum(stages_between) / tokens,
                    distinct_experts=distinct, bound_s=dict(zip(("dense", "experts", "attention"), stages)),
                    stages_s={name: statistics.median(f[name + "_s"] for f in ours)
                              for name in ("dense", "mlp", "attention", "exchange", "model")})
@@ -240,17 +240,17 @@ def percent(value):
 def markdown(report):
     m = report["machine"]
     lines = [f"{report['processor']}, {report['threads']} threads, {report['isa']}; medians of {report['rounds']} rounds.",
-             f"Between the runs, at best: read {m['read'] / 1e9:.1f} GB/s, FMA {m['fma'] / 1e9:.0f} GFLOP/s, "
+             f"Between the runs, medians of the best of five samples: read {m['read'] / 1e9:.1f} GB/s, FMA {m['fma'] / 1e9:.0f} GFLOP/s, "
              f"BF16 {m['bf16'] / 1e9:.0f} GFLOP/s, int8 {m['int8'] / 1e9:.0f} Gop/s.",
              "Peers: " + "; ".join(f"{k} {v}" for k, v in report["peers"].items()) + ".", "",
-             "| model | weights | cell | Fathom | llama.cpp | ik_llama.cpp | ratio to the faster | of the bound | at best |",
+             "| model | weights | cell | Fathom | llama.cpp | ik_llama.cpp | ratio to the faster | of the bound | by figures between the runs |",
              "|---|---|---|---|---|---|---|---|---|"]
     for row in report["cells"]:
         speed = row["tokens_per_s"]
         mark = " *" if row["disturbed"] else ""
         lines.append(f"| {row['model']} | {row['weights']} | {row['cell']}{mark} | {number(speed.get('fathom'), 1)} | "
                      f"{number(speed.get('llama'), 1)} | {number(speed.get('ik'), 1)} | "
-                     f"{number(row.get('ratio'), 2)} | {percent(row.get('share'))} | {percent(row.get('share_of_best'))} |")
+                     f"{number(row.get('ratio'), 2)} | {percent(row.get('share'))} | {percent(row.get('share_between_runs'))} |")
     lines += ["", f"Geometric mean of the ratios: {number(report['geometric_mean'], 2)}."]
     slower = [f"{r['model']} {r['weights']} {r['cell']}" for r in report["cells"] if r.get("ratio", 1) < NOISE]
     lines.append("Slower than a peer beyond noise: " + (", ".join(slower) or "no cell") + ".")

@@ -38,9 +38,11 @@ TEST(ThreadTeam, threads_begin_with_runs_of_their_own_and_go_forward) {
     team.run(num_tiles, [&](int64_t tile, int thread) {
       if (taken[thread].empty()) begun.fetch_add(1);
       taken[thread].push_back(tile);
-      while (begun.load() < 2) std::this_thread::yield();
+      const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+      while (begun.load() < 2 && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
     });
     const int64_t half = num_tiles / 2;
+    ASSERT_EQ(begun.load(), 2) << num_tiles;
     EXPECT_EQ(taken[0].front(), 0) << num_tiles;
     EXPECT_EQ(taken[1].front(), half) << num_tiles;
     for (const auto& tiles : taken) {

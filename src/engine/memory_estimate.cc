@@ -54,7 +54,8 @@ int64_t activation_bytes(const ModelConfig& c, const EngineOptions& options) {
   const int64_t heads = c.num_hidden_layers * c.num_attention_heads;
   const int64_t prompts = options.prefill_ep * heads * (c.qk_nope_head_dim + c.v_head_dim) *
                           round_up(options.max_context, kAttentionTile) * kFloat;
-  return groups + threads * scratch + logits + std::min(prompts, expanded_bytes_max(options.kv_memory_bytes));
+  return groups + threads * scratch + logits +
+         std::min(prompts, expanded_bytes(options.kv_memory_bytes, INT64_MAX));
 }
 
 }  // namespace fathom

@@ -152,6 +152,29 @@ void expect_same_whatever_the_memory(const Model& model, const EngineOptions& op
   EXPECT_GT(squeezed->stats().retractions, 0);
 }
 
+// A model that says it is large gets room for expanded prompts; one that says nothing gets none.
+TEST(ModelEngine, keys_kept_between_steps_change_no_token) {
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
+    const auto plain = testing::random_model(testing::tiny_config(), format, 6);
+    const auto keeping = testing::random_model(testing::tiny_config(), format, 6, int64_t{1} << 30);
+    for (const int prefill_ep : {1, 2}) {
+      EngineOptions options = base_options(*plain);
+      options.kv_memory_bytes = 4096 * kv_layout_of(*plain).block_bytes();
+      options.prefill_ep = prefill_ep;
+      options.prefill_chunk_tokens = 64 * prefill_ep;
+      const Answers want = compute(*plain, options, true, 8).answers;
+      EXPECT_EQ(compute(*keeping, options, true, 8).answers, want) << "EP " << prefill_ep;
+      SystemClock clock;
+      const auto bytes_of = [&](const Model& model) {
+        const int64_t before = AlignedBuffer::live_bytes();
+        const EngineParts parts = make_model_parts(options, model, clock).value();
+        return AlignedBuffer::live_bytes() - before;
+      };
+      EXPECT_GT(bytes_of(*keeping), bytes_of(*plain)) << "nothing was kept";
+    }
+  }
+}
+
 TEST(ModelEngine, deterministic_tokens_do_not_depend_on_how_they_are_computed) {
   const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kFp8, 5);
   EngineOptions options = base_options(*model);
@@ -287,7 +310,7 @@ TEST(ModelEngine, buffers_take_no_more_than_estimated) {
   config.num_experts_per_tok = 4;
   SystemClock clock;
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kFp8}) {
-    const auto model = testing::random_model(config, format, 9);
+    const auto model = testing::random_model(config, format, 9, int64_t{1} << 30);
     for (const auto& [prefill_ep, decode_ep, redundant, threads] :
          {std::tuple{1, 1, 0, 1}, {1, 4, 0, 2}, {8, 16, 16, 1}}) {
       EngineOptions options = base_options(*model);

@@ -60,10 +60,6 @@ KvLayout kv_layout_of(const Model& model) {
           .dtype = model.weights().core_dtype};
 }
 
-int64_t expanded_bytes(int64_t kv_memory_bytes, const Model& model) {
-  return std::min(expanded_bytes_max(kv_memory_bytes), model.weights().bytes.total() / 32);
-}
-
 Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& model, const Clock& clock) {
   const KvLayout layout = kv_layout_of(model);
   const int64_t num_blocks = options.kv_memory_bytes / layout.block_bytes();
@@ -78,17 +74,18 @@ Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& 
   constexpr int64_t kManyBlocks = int64_t{1} << 30;
   parts.storage =
       std::make_unique<KvStorage>(layout, static_cast<int32_t>(std::min(num_blocks, kManyBlocks)));
-  ForwardOptions forward{.phase = Phase::kPrefill,
-                         .num_ranks = options.prefill_ep,
-                         .redundant_experts = options.redundant_experts,
-                         .deterministic = options.deterministic,
-                         .threads = options.threads,
-                         .dispatch_format = options.dispatch_format,
-                         .max_tokens_per_rank = options.prefill_tokens_per_rank(),
-                         .max_logit_rows = options.max_running,
-                         .max_context = options.max_context,
-                         .expanded_bytes = expanded_bytes(options.kv_memory_bytes, model),
-                         .clock = &clock};
+  ForwardOptions forward{
+      .phase = Phase::kPrefill,
+      .num_ranks = options.prefill_ep,
+      .redundant_experts = options.redundant_experts,
+      .deterministic = options.deterministic,
+      .threads = options.threads,
+      .dispatch_format = options.dispatch_format,
+      .max_tokens_per_rank = options.prefill_tokens_per_rank(),
+      .max_logit_rows = options.max_running,
+      .max_context = options.max_context,
+      .expanded_bytes = expanded_bytes(options.kv_memory_bytes, model.weights().bytes.total()),
+      .clock = &clock};
   const bool numa = options.numa_nodes.size() > 1;
   // Any rank's thread may read any block: the pool belongs to all of them.
   if (numa) interleave_pages(parts.storage->bytes(), options.numa_nodes);

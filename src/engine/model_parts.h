@@ -12,9 +12,6 @@ namespace fathom {
 // The KV rows the model writes.
 KvLayout kv_layout_of(const Model& model);
 
-// Memory for the keys and values of prompts in progress (ForwardOptions::expanded_bytes): a sixteenth of the
-// KV memory, and at most a thirty-second of the weights.
-int64_t expanded_bytes(int64_t kv_memory_bytes, const Model& model);
 // kResourceExhausted when kv_memory_bytes is less than one block. `model` and `clock` must outlive the parts.
 Result<EngineParts> make_model_parts(const EngineOptions& options, const Model& model, const Clock& clock);
 

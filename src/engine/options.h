@@ -24,10 +24,12 @@ struct EngineOptions {
   std::vector<NumaNode> numa_nodes;
   int32_t threads = 1;  // thread budget of both engines together; they take turns
 
-  int64_t kv_memory_bytes = int64_t{1} << 30;  // memory of the block pool; holds at least one max_context
-  int32_t max_context = 4096;                  // tokens, prompt + output, of one request
-  int32_t max_running = 64;  // requests being prefilled or decoded at a time, over all ranks
-  int32_t max_queued = 256;  // requests waiting for that; more are refused
+  // Memory of the block pool; holds at least one max_context. Expanded prompts may take a sixteenth of it
+  // more.
+  int64_t kv_memory_bytes = int64_t{1} << 30;
+  int32_t max_context = 4096;  // tokens, prompt + output, of one request
+  int32_t max_running = 64;    // requests being prefilled or decoded at a time, over all ranks
+  int32_t max_queued = 256;    // requests waiting for that; more are refused
   // A request that waited longer, to start or for its next step, ends with kInsufficientResources.
   double queue_seconds_max = 600;
 

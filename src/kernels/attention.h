@@ -41,7 +41,7 @@ struct AbsorbedQuery {
   int64_t out_stride = 0;
   // What the thread reads next (the first block of its next query, or weights), to be brought into the cache
   // meanwhile; may be null.
-  const void* next_block = nullptr;
+  const void* next = nullptr;
 };
 
 // Reads each latent block once for all the heads. `scratch`: mla_absorbed_scratch_bytes, aligned to 64.

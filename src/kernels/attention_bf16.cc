@@ -231,8 +231,7 @@ struct Absorbed {
   const std::byte* next_rows(int64_t begin) const {
     const int64_t next = begin + kAttentionTile;
     if (query.visible - next >= kAttentionTile / 2) return latent_row(kv, next);
-    return query.next_block != nullptr ? static_cast<const std::byte*>(query.next_block)
-                                       : latent_row(kv, begin);
+    return query.next != nullptr ? static_cast<const std::byte*>(query.next) : latent_row(kv, begin);
   }
 
   void run() {

@@ -43,20 +43,16 @@ struct LinearTile {
 
 // Where results go: rows of F32 or BF16, row r starting at data + r * stride elements.
 struct ResultRows {
-  DType dtype = DType::kF32;
-  std::byte* data = nullptr;
-  int64_t rows = 0;
-  int64_t cols = 0;
-  int64_t stride = 0;
+  DType dtype;
+  std::byte* data;
+  int64_t rows, cols, stride;
 
   ResultRows(MatrixView<float> y)
       : ResultRows(DType::kF32, reinterpret_cast<std::byte*>(y.data), y.rows, y.cols, y.stride) {}
   ResultRows(DType dtype, std::byte* data, int64_t rows, int64_t cols, int64_t stride)
       : dtype(dtype), data(data), rows(rows), cols(cols), stride(stride) {}
 
-  std::byte* at(int64_t row, int64_t col) const {
-    return data + (row * stride + col) * (dtype == DType::kF32 ? 4 : 2);
-  }
+  std::byte* at(int64_t row, int64_t col) const { return data + dtype_bytes(dtype, row * stride + col); }
 };
 
 // One implementation for one weight format and instruction set.

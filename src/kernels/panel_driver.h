@@ -23,7 +23,8 @@ struct MicroArgs {
   float* c;
   int64_t c_stride;  // elements
   bool first;        // c starts at zero
-  // Where a kernel of kScaledSums writes its sums when K is done; c has rows of kLinearTileN then.
+  // Where a kernel of kScaledSums writes its sums after the last 128 of this part of K; c has rows of
+  // kLinearTileN then.
   float* to;
   int64_t to_stride;
   const float* x_scales;  // FP8, INT8: of the first 128 of K; one more per 128

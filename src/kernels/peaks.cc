@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kSamples = 5;
 constexpr int64_t kIterations = 1'200'000;          // of a loop: some milliseconds
-constexpr int64_t kReadBytes = int64_t{128} << 20;  // beyond what caches hold
+constexpr int64_t kReadBytes = int64_t{256} << 20;  // beyond what most caches hold
 constexpr int64_t kReadTileBytes = int64_t{1} << 20;
 
 }  // namespace

@@ -24,7 +24,7 @@ struct MachinePeaks {
 class PeakMeter {
  public:
   PeakMeter(Isa isa, ThreadTeam& team, double (*seconds)());
-  // Once each, about 15 ms in all. Zeros below AVX2.
+  // Once each, about 20 ms in all. Zeros below AVX2.
   MachinePeaks sample();
 
  private:

@@ -18,7 +18,8 @@ struct SequenceChunk {
   std::span<const BlockId> blocks;  // cover at least start + tokens.size() tokens
   bool want_logits = false;         // logits after the last new token: the prompt ends here
   // Names the computing of a prompt in several steps, between which nobody else writes its KV rows: no other
-  // prompt's, nor this one's if it begins anew. 0: none.
+  // prompt's, nor this one's if it begins anew. A block may be exchanged for one with the same tokens' rows,
+  // as another computed them. 0: none.
   uint64_t pass = 0;
 };
 

@@ -30,7 +30,7 @@ void ExpandedPrompt::begin_step(const TokenBatch& batch) {
     const bool is_kept = sequence.pass != 0 && sequence.pass == pass_;
     if (!is_kept && (!unfinished || step_pass_ != 0)) continue;
     step_pass_ = sequence.pass;
-    step_end_ = sequence.context();
+    step_end_ = sequence.ends_prompt ? 0 : sequence.context();  // nothing is kept of a last step
     // Tokens that others have computed meanwhile are expanded here like new ones.
     if (is_kept && sequence.start < num_covered_) num_covered_ = 0;
     if (is_kept) break;

@@ -1,6 +1,6 @@
 // Keys and values of a prompt that is prefilled in several steps. In the per-head form every step needs them
-// for all earlier tokens, and expanding them from the latent again each time would cost nearly half as much
-// as attending to them. A rank keeps those of one prompt, its first tokens if there is no room for all.
+// for all earlier tokens, and expanding them from the latent again each time would cost up to half as much as
+// attending to them. A rank keeps those of one prompt, its first tokens if there is no room for all.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "model/testing.h"
 
 namespace fathom {
@@ -62,6 +64,7 @@ TEST_F(ExpandedPromptTest, whole_blocks_of_the_steps_before_are_found) {
   const auto last = step(expanded, {{7, 286, 30, /*ends=*/true}})[0];
   EXPECT_EQ(last.num_kept, 256);
   EXPECT_EQ(last.capacity, 0) << "nobody comes after the end of a prompt";
+  EXPECT_EQ(kept(expanded, {{7, 316, 30}}), 0) << "and if somebody does, nothing is there";
 }
 
 TEST_F(ExpandedPromptTest, the_first_tokens_are_kept_where_there_is_no_room_for_all) {
@@ -86,7 +89,9 @@ TEST_F(ExpandedPromptTest, heads_and_layers_do_not_overlap) {
   }
   std::sort(places.begin(), places.end());
   for (size_t i = 1; i < places.size(); ++i)
-    EXPECT_GE(places[i].first - places[i - 1].first, places[i - 1].second);
+    EXPECT_EQ(places[i].first - places[i - 1].first, places[i - 1].second);
+  const int64_t all = places.back().first + places.back().second - places.front().first;
+  EXPECT_EQ(all, 64 * token_bytes());
 }
 
 TEST_F(ExpandedPromptTest, a_prompt_stays_while_it_is_in_every_step) {

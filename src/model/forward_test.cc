@@ -139,6 +139,31 @@ TEST(Forward, FastDefaultIsBatchFreeAndChunkFree) {
   }
 }
 
+TEST(Forward, KeysKeptBetweenStepsChangeNoBit) {
+  for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+    const auto model = testing::random_model(testing::tiny_config(), format, 12);
+    const auto prompts = random_prompts(40, 3, model->config().vocab_size, 400);
+    ASSERT_GT(std::max({prompts[0].size(), prompts[1].size(), prompts[2].size()}), 300u);
+    Way way{.options = {.phase = Phase::kPrefill, .threads = 2}};
+    const int64_t block_bytes = 3 * 3 * 64 * dtype_bytes(model->weights().core_dtype, 16 + 20);
+    for (const auto& [chunk, num_ranks, room_blocks, overlap] :
+         {std::tuple{50, 1, 100, false}, {50, 1, 2, false}, {64, 2, 100, false}, {90, 1, 100, true}}) {
+      for (const bool one_by_one : {true, false}) {
+        way.chunk = chunk;
+        way.one_by_one = one_by_one;
+        way.options.num_ranks = num_ranks;
+        way.options.overlap_min_tokens = overlap ? std::optional<int64_t>(0) : std::nullopt;
+        way.options.expanded_bytes = 0;
+        const Logits plain = compute(*model, way, prompts);
+        way.options.expanded_bytes = room_blocks * num_ranks * block_bytes;
+        expect_same_bits(plain, compute(*model, way, prompts),
+                         fmt::format("{}, chunk {}, {} ranks, room for {} blocks, overlap {}",
+                                     weight_format_name(format), chunk, num_ranks, room_blocks, overlap));
+      }
+    }
+  }
+}
+
 TEST(Forward, BothAttentionFormsAgree) {
   const auto model = testing::random_model(testing::tiny_config(), WeightFormat::kF32, 5);
   const auto prompts = random_prompts(2, 4, model->config().vocab_size, 150);

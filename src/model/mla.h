@@ -1,7 +1,8 @@
 // Multi-head latent attention (DeepSeek-V2 report §2.1, V3 report §2.1.1), in the report's names and in two
 // forms of the same function: absorbed (queries meet the stored latent itself; decode) and per head (keys and
 // values are expanded from the latent; prefill). Both read keys and values from the KV storage only, also
-// those of the tokens being computed, so that a result cannot depend on how a prompt was cut.
+// those of the tokens being computed (per head perhaps as an earlier step expanded them: expanded_prompt.h),
+// so that a result cannot depend on how a prompt was cut.
 #pragma once
 
 #include "model/activations.h"

@@ -134,7 +134,7 @@ void attend_heads(const MlaContext& c, int64_t row, int64_t head, int64_t num_he
                             .scale = s.softmax_scale,
                             .out = c.a.o_latent.row(row) + head * s.latent,
                             .out_stride = s.latent,
-                            .next_block = next};
+                            .next = next};
   mla_absorbed(kv, query, scratch);
 }
 
@@ -152,15 +152,15 @@ void expand_head(const MlaContext& c, const AttentionWeights& w, int64_t head, i
 void attend_at_once(const MlaContext& c, const AttentionWeights& w, int64_t first, int64_t last,
                     std::byte* scratch) {
   const LatentBlocks kv = c.batch.latent_blocks(c.batch.sequence_of(0));
-  const int64_t keys = std::min(kAttentionTile, c.batch.position(0) + 1);
+  const int64_t num_keys = std::min(kAttentionTile, c.batch.position(0) + 1);
   const int64_t key_bytes = dtype_bytes(kv.dtype, kv.row_stride);
   const auto ask_for = [](const PackedWeight& weight) {
     prefetch_to_l2(weight.data, std::min(weight.bytes(), kHeadBytesAhead));
   };
   for (int64_t head = first; head < last; ++head) {
     if (head + 1 < last) ask_for(w.w_uk_t[head + 1]);
-    const int64_t asked = keys * (head - first) / (last - first);
-    const int64_t to_ask = keys * (head - first + 1) / (last - first) - asked;
+    const int64_t asked = num_keys * (head - first) / (last - first);
+    const int64_t to_ask = num_keys * (head - first + 1) / (last - first) - asked;
     prefetch_to_l2(static_cast<const std::byte*>(kv.block[0]) + asked * key_bytes, to_ask * key_bytes);
     absorb_head(c, w, head, 0, 1, Scratch(scratch));
   }

@@ -90,7 +90,7 @@ class SwigluTiles {
 
  private:
   static int64_t row_tiles(const SwigluJobs::Job& job) { return ceil_div(job.num_rows(), kSwigluTileRows); }
-  // A tile's results fit kSwigluTileFloats.
+  // The results of a gate or up tile fit kSwigluTileFloats; of many rows, a down tile is cut alike.
   int64_t tile_cols(const SwigluJobs::Job& job) const {
     const int64_t rows = swiglu_tile_rows(job.num_rows());
     return std::min(cols_max_, kSwigluTileFloats / rows / kSwigluTileN * kSwigluTileN);

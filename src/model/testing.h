@@ -44,7 +44,8 @@ class RandomModelMaker {
   RandomModelMaker(const ModelConfig& config, WeightFormat format, uint64_t seed)
       : config_(config), format_(format), rng_(seed) {}
 
-  std::unique_ptr<Model> make() {
+  std::unique_ptr<Model> make(int64_t weights_bytes) {
+    w_.bytes.routed_experts = weights_bytes;
     w_.embed_dtype = DType::kF32;
     w_.embed_tokens = random(config_.vocab_size * config_.hidden_size, 1.0);
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer)
@@ -135,8 +136,10 @@ class RandomModelMaker {
   ModelWeights w_;
 };
 
-inline std::unique_ptr<Model> random_model(const ModelConfig& config, WeightFormat format, uint64_t seed) {
-  return RandomModelMaker(config, format, seed).make();
+// weights_bytes: what the model says it takes, from which other memory is measured out.
+inline std::unique_ptr<Model> random_model(const ModelConfig& config, WeightFormat format, uint64_t seed,
+                                           int64_t weights_bytes = 0) {
+  return RandomModelMaker(config, format, seed).make(weights_bytes);
 }
 
 inline KvLayout kv_layout(const Model& model) {
